@@ -34,7 +34,7 @@ def plan(arguments: list[str]) -> dict:
 
 
 def _plan_pictures(job: Job, result: SearchResult) -> list[dict]:
-    plans = result.distinct()[:SHOWN] or [plan for plan in [result.nearest] if plan]
+    plans = result.distinct()[:SHOWN] or [plan for plan in [result.smallest] if plan]
     memory = [row(name(plan), f"{memory_range(plan)} GB", vars(plan.memory), gigabytes) for plan in plans]
     limit = {"value": job.limit, "label": f"{USABLE:.0%} of the memory: {gigabytes(job.limit)}"}
     pictures = [{"title": "Memory of a GPU", "rows": memory, "limit": limit}]

@@ -19,7 +19,7 @@ from ddp_course.plan.flags import plan_parser, read_memory, read_parameters
 from ddp_course.plan.job import Cluster, Job, Model
 from ddp_course.plan.memory import Layout, memory, stage_parameters
 from ddp_course.plan.report import NOTHING, overview
-from ddp_course.plan.search import best_way, cannot, divisors, evaluate, meshes, search, step_interval
+from ddp_course.plan.search import best_way, divisors, evaluate, meshes, refusal_reason, search, step_interval
 from ddp_course.plan.traffic import bubble, micro_batches, step, traffic
 
 pytestmark = pytest.mark.smoke
@@ -120,10 +120,10 @@ def test_a_gated_block_keeps_what_autograd_keeps():
         return x + down(F.silu(gate(normed)) * up(normed))
 
     measured = bytes_for_backward([*layers.parameters(), *norms.parameters()], forward) / (4 * windows * tokens * width)
-    block = Model(1e6, 1, width, 4, tokens, 64, tables=1, key_values=0.5, mlp=inner / width, keeps="gated")
-    assert block.kept == pytest.approx(measured, rel=0.1)
-    assert replace(block, keeps="plain", mlp=4, key_values=1).kept == 16
-    assert replace(block, keeps="fused").kept < measured
+    block = Model(1e6, 1, width, 4, tokens, 64, tables=1, key_value_ratio=0.5, mlp_ratio=inner / width, keeps="gated")
+    assert block.saved_per_token == pytest.approx(measured, rel=0.1)
+    assert replace(block, keeps="plain", mlp_ratio=4, key_value_ratio=1).saved_per_token == 16
+    assert replace(block, keeps="fused").saved_per_token < measured
 
 
 def test_parts_of_the_model_add_up_to_it():
@@ -131,17 +131,17 @@ def test_parts_of_the_model_add_up_to_it():
     assert whole == SEVEN.parameters
     assert sum(stage_parameters(SEVEN, Layout(tp=8))) == pytest.approx(whole / 8)
     assert 2 * sum(stage_parameters(SEVEN, Layout(pp=2))) == pytest.approx(whole)  # each has a table
-    experts = replace(SEVEN, active=2e9, experts=5e9, chosen=2)
+    experts = replace(SEVEN, active=2e9, expert_parameters=5e9, experts_per_token=2)
     common, each = stage_parameters(experts, Layout(shard=8, ep=8))
     assert common + 8 * each == pytest.approx(whole)
 
 
 def test_layers_that_are_gathered():
     """Two layers and the tables in two bytes; experts too, unless they are on their rank already."""
-    layer = SEVEN.in_layers / 32
-    assert memory(SEVEN, Layout(shard=64), 1).gathered == pytest.approx(2 * (2 * layer + 2 * SEVEN.table))
+    layer = SEVEN.layer_parameters / 32
+    assert memory(SEVEN, Layout(shard=64), 1).gathered == pytest.approx(2 * (2 * layer + 2 * SEVEN.table_parameters))
     assert memory(SEVEN, Layout(shard=64, zero=2), 1).gathered == 0
-    experts = replace(SEVEN, active=2e9, experts=5e9, chosen=2)
+    experts = replace(SEVEN, active=2e9, expert_parameters=5e9, experts_per_token=2)
     whole, spread = (memory(experts, Layout(shard=64, ep=ep), 1).gathered for ep in (1, 64))
     assert whole == pytest.approx(memory(SEVEN, Layout(shard=64), 1).gathered)
     assert whole - spread == pytest.approx(2 * 2 * 5e9 / 32)
@@ -211,7 +211,7 @@ def test_neighbours_use_the_fast_links():
 )
 def test_what_leaves_a_node_leaves_over_the_cards_that_have_it(axis, layout, leaves):
     """A ring's collective shares a node's cards; a neighbour's block, a stage's and an expert's tokens do not."""
-    model = replace(SEVEN, active=2e9, experts=5e9, chosen=2, heads=64) if axis == "ep" else SEVEN
+    model = replace(SEVEN, active=2e9, expert_parameters=5e9, experts_per_token=2, heads=64) if axis == "ep" else SEVEN
     slow = replace(SIXTY_FOUR, link=1e6)  # so slow that only the bytes count
     message = next(message for message in traffic(Job(model, slow, 2**22), layout) if message.axis == axis)
     assert message.link == "between"
@@ -266,12 +266,12 @@ def test_a_small_model_gets_plain_ddp_and_a_large_one_does_not():
     ],
 )
 def test_what_cannot_be_cut_is_refused(layout, why):
-    assert why in cannot(JOB, layout) and evaluate(JOB, layout).refused
+    assert why in refusal_reason(JOB, layout) and evaluate(JOB, layout).refused
 
 
 def test_heads_and_windows_that_do_not_divide():
-    assert "heads" in cannot(replace(JOB, model=replace(SEVEN, heads=31)), Layout(tp=8, dp=8))
-    assert "window" in cannot(Job(replace(SEVEN, context=6), SIXTY_FOUR, 6 * 2**10), Layout(cp=2, dp=32))
+    assert "heads" in refusal_reason(replace(JOB, model=replace(SEVEN, heads=31)), Layout(tp=8, dp=8))
+    assert "window" in refusal_reason(Job(replace(SEVEN, context=6), SIXTY_FOUR, 6 * 2**10), Layout(cp=2, dp=32))
     with pytest.raises(InputError, match="do not divide"):
         micro_batches(SEVEN, Layout(dp=3), 2**22)
 
@@ -309,7 +309,7 @@ def test_what_is_given_is_not_derived():
     words = "--layers 30 --width 4096 --heads 64 --tokens-per-update 2097152 --key-value-heads 8"
     job = flags(*words.split())
     model = job.model
-    assert (model.layers, model.width, model.heads, model.key_values, job.tokens) == (30, 4096, 64, 1 / 8, 2**21)
+    assert (model.layers, model.width, model.heads, model.key_value_ratio, job.tokens) == (30, 4096, 64, 1 / 8, 2**21)
 
 
 @pytest.mark.parametrize(("text", "layers", "width"), [("7e9", 32, 4096), ("70B", 80, 8192), ("405B", 126, 16384)])
@@ -381,8 +381,8 @@ def test_slow_links_inside_a_node_make_tensor_parallel_slower():
 def test_a_gated_mlp_is_counted():
     words = "--params 8.03B --layers 32 --width 4096 --heads 32 --key-value-heads 8 --mlp 14336 --gated".split()
     plain, gated = flags("--params", "8.03B").model, flags(*words).model
-    assert (plain.kept, gated.kept) == (16, 6 + 2 / 4 + 4 * 3.5)
-    assert flags("--gated").model.kept == pytest.approx(8 + 4 * 8 / 3)
+    assert (plain.saved_per_token, gated.saved_per_token) == (16, 6 + 2 / 4 + 4 * 3.5)
+    assert flags("--gated").model.saved_per_token == pytest.approx(8 + 4 * 8 / 3)
     assert flags("--params", "13e9", "--heads", "40").model.width % 40 == 0
 
 

@@ -45,7 +45,9 @@ def test_numbers_of_a_report_agree_with_each_other():
         cluster = published.job.cluster
         mfu = rate * published.job.model.flops_per_token / cluster.gpus / cluster.gpu.flops
         assert mfu == pytest.approx(published.mfu, rel=within), published.name
-    assert palm.mfu * (1 + palm.layout.recomputed) == pytest.approx(palm.reported["MFU and recomputation"], rel=0.002)
+    assert palm.mfu * (1 + palm.layout.recompute_share) == pytest.approx(
+        palm.reported["MFU and recomputation"], rel=0.002
+    )
     assert palm.reported["bits per s between pods"] / palm.reported["hosts"] / 8 == pytest.approx(6.6e9, rel=0.01)
     assert palm.job.cluster.gpus == 4 * palm.reported["hosts"]
     facts = deepseek.reported
@@ -66,10 +68,10 @@ def test_numbers_of_a_report_agree_with_each_other():
 )
 def test_a_models_shape_has_its_parameters(published):
     model = published.job.model
-    heads = (model.attention or model.width) / model.width
-    attention = heads * (2 + 2 * model.key_values) * model.width**2
-    mlp = (2 if model.keeps == "plain" else 3) * model.mlp * model.width**2
-    count = model.layers * (attention + mlp) + model.tables * model.table
+    heads = (model.attention_width or model.width) / model.width
+    attention = heads * (2 + 2 * model.key_value_ratio) * model.width**2
+    mlp = (2 if model.keeps == "plain" else 3) * model.mlp_ratio * model.width**2
+    count = model.layers * (attention + mlp) + model.tables * model.table_parameters
     assert count == pytest.approx(model.parameters, rel=0.04)  # 1.65 is called 1.7
     named = MODELS["llama3-405b"].parameters
     assert "Llama" not in published.name or model.parameters == pytest.approx(named, rel=0.01)
@@ -105,7 +107,7 @@ def test_a_published_mesh_fits_and_its_mfu_is_near(published):
 
 def test_the_other_program_assumes_an_mfu_that_dense_runs_reported():
     for published in RUNS:
-        assert published.job.model.experts or ASSUMED["mfu"].low < published.mfu < ASSUMED["mfu"].high
+        assert published.job.model.expert_parameters or ASSUMED["mfu"].low < published.mfu < ASSUMED["mfu"].high
 
 
 def test_published_meshes_would_not_fit_without_their_axes():
@@ -132,7 +134,7 @@ def test_a_step_under_other_assumptions():
 
 def test_what_a_report_says_of_its_experts_makes_fewer_bytes():
     deepseek = run("DeepSeek")
-    usual = replace(deepseek.job.model, chosen=8, expert_layers=None, expert_bytes=None)
+    usual = replace(deepseek.job.model, experts_per_token=8, expert_layers=None, expert_bytes=None)
     sent, whole = (
         next(message.bytes for message in traffic(job, deepseek.layout) if message.axis == "ep")
         for job in (deepseek.job, replace(deepseek.job, model=usual))

@@ -215,6 +215,8 @@ def kept_by_a_block(tp):
 
 @pytest.mark.parametrize("tp", [2, 4])
 def test_tensor_parallel_keeps_two_gathered_inputs_of_a_block_whole(tp):
-    kept = job(*SMALL, "--gpus", 8).model.kept
-    expected, without_gathered = ((kept - whole) / tp + whole for whole in (TRAINERS["parallel_ddp"].whole_inputs, 0))
+    kept = job(*SMALL, "--gpus", 8).model.saved_per_token
+    expected, without_gathered = (
+        (kept - whole) / tp + whole for whole in (TRAINERS["parallel_ddp"].gathered_inputs, 0)
+    )
     assert kept_by_a_block(tp) == pytest.approx(expected, rel=0.05) and without_gathered < 0.9 * expected

@@ -17,20 +17,20 @@ from ddp_course.plan.models import MODELS
 from ddp_course.plan.trainers import TRAINERS
 
 GPUS = {name.lower(): gpu for name, gpu in reversed(hardware.GPUS.items()) if gpu.memory}
-GPU, LARGEST = "h100", 10**9
+DEFAULT_GPU, LARGEST_COUNT = "h100", 10**9
 UNITS = {"b": 1 / 8, "bit": 1 / 8, "B": 1.0}
 PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}
 
 
 def _parser(command: str, description: str | None, required: bool) -> Parser:
-    """With the flags that both commands have."""
+    """A parser with the flags that both commands have."""
     form = argparse.RawDescriptionHelpFormatter
     parser = Parser(prog=f"python -m ddp_course.{command}", description=description, formatter_class=form)
     add = parser.add_argument
     add("--gpus", type=int, required=required, help="GPUs of the whole job")
     link = "of one network card, one per GPU: 400Gb (bits) or 50GB (bytes)"
     add("--link", metavar="SPEED", required=required, help=link)
-    add("--gpu", help=f"for its speed: {', '.join(GPUS)} ({GPU})")
+    add("--gpu", help=f"for its speed: {', '.join(GPUS)} ({DEFAULT_GPU})")
     add("--peak-tflops", type=float, metavar="T", help="of another GPU, dense, in the precision of the training")
     add("--gpus-per-node", type=int, default=8, metavar="N", help="(%(default)s)")
     add("--inside", metavar="SPEED", help="of the links inside a node, one way; the GPU's NVLink if not given")
@@ -88,8 +88,8 @@ def _assumed(name: str, factor: float = 1.0) -> str:
 
 
 def read_cluster(flags: argparse.Namespace, memory: str | None = None, **more) -> Cluster:
-    """memory: of a GPU; its data sheet's if not given."""
-    name = (flags.gpu or GPU).lower()
+    """The cluster that the flags describe. memory: per GPU, such as "80GB"; its data sheet's if not given."""
+    name = (flags.gpu or DEFAULT_GPU).lower()
     if name not in GPUS:
         raise InputError(f"no GPU {flags.gpu!r}; there are {', '.join(GPUS)}. For another one, give --peak-tflops")
     gpu = GPUS[name]
@@ -102,15 +102,17 @@ def read_cluster(flags: argparse.Namespace, memory: str | None = None, **more) -
 
 
 def check_counts(flags: argparse.Namespace, *names: str) -> None:
+    """Raises InputError unless each of these flags is None or from 1 to LARGEST_COUNT."""
     for name in names:
         value, flag = getattr(flags, name), f"--{name.replace('_', '-')}"
         if value is not None and value < 1:
             raise InputError(f"{flag} is at least 1, got {value}")
-        if value is not None and value > LARGEST:
-            raise InputError(f"{flag} is at most {LARGEST:,}, got {value:,}")
+        if value is not None and value > LARGEST_COUNT:
+            raise InputError(f"{flag} is at most {LARGEST_COUNT:,}, got {value:,}")
 
 
 def above_0(number: float, flag: str) -> float:
+    """The number. Raises InputError, with the flag's name, if it is not positive or is beyond 1e15."""
     if not 1e-6 <= number <= 1e15:
         raise InputError(f"{flag} is above 0, from 1e-06 to 1e+15, got {number:g}")
     return number
@@ -125,7 +127,7 @@ def bytes_per_second(text: str) -> float:
 
 
 def read_memory(text: str) -> float:
-    """GPU makers' GB have 2^30 bytes: an 80 GB card has 80 GiB."""
+    """The bytes of "80GB". GPU makers' GB have 2^30 bytes: an 80 GB card has 80 GiB."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*(?:GB|GiB|G|gb)\s*", text)
     if not match or not 0 < float(match[1]) < math.inf:
         raise InputError(f"cannot read the memory {text!r}; write it as 80GB")
@@ -133,7 +135,7 @@ def read_memory(text: str) -> float:
 
 
 def read_parameters(text: str, flag: str) -> float:
-    """7e9, 7B, 350M."""
+    """The number in "7e9", "7B" or "350M"."""
     match = re.fullmatch(r"(\d+(?:\.\d*)?(?:[eE]\+?\d+)?)([kKmMbBtT]?)", text.strip())
     number = float(match[1]) * PREFIXES[match[2].lower()] if match else 0
     if not 1e5 <= number <= 1e14:
@@ -142,7 +144,7 @@ def read_parameters(text: str, flag: str) -> float:
 
 
 def read_range(text: str, flag: str, most: float = float("inf")) -> Range:
-    """ "0.4" (measured) or "0.3-0.5"."""
+    """The range in "0.3-0.5", or in "0.4", whose ends are equal. Raises InputError if an end is above `most`."""
     try:
         ends = [float(part) for part in text.split("-")] if not text.lower().count("e-") else [float(text)]
         if len(ends) > 2 or ends[-1] > most:
@@ -154,7 +156,7 @@ def read_range(text: str, flag: str, most: float = float("inf")) -> Range:
 
 
 def print_report(parser: Parser, report: Callable[[argparse.Namespace], str], arguments: list[str] | None) -> int:
-    """A command's exit code: 2 with one sentence for what makes no sense."""
+    """Print the report on the parsed arguments and return 0; after an InputError, print its sentence and return 2."""
     try:
         print(report(parser.parse_args(arguments)))
     except InputError as error:

@@ -1,9 +1,11 @@
-"""The best configurations that nanotron's authors measured for the Ultra-Scale Playbook: 26 of several thousand, for
-models of 1 to 80 billion parameters on 1 to 64 nodes of 8 H100, a million tokens per update in windows of 4,096.
+"""The best configurations that nanotron's authors measured for the Ultra-Scale Playbook, and the plan's own choices.
 
-The Playbook shows them as a picture (what_we_learnt_heatmap.svg), nanotron's repository the same with memory; the
-numbers below are the texts in that file. 80B was not run on one and two nodes. The shapes are those of the script that
-wrote the configurations; each gives the number of parameters in the picture, with 131,072 tokens in its vocabulary.
+They are the 26 winners of several thousand, for models of 1 to 80 billion parameters on 1 to 64 nodes of 8 H100, with a
+million tokens per optimizer step in windows of 4,096. 80B was not run on one and two nodes.
+
+The numbers are the texts of PICTURE, which the Playbook shows without memory (what_we_learnt_heatmap.svg). The shapes
+are those of SCRIPT, which wrote the configurations; with a vocabulary of 131,072 tokens each gives the number of
+parameters in the picture.
 """
 
 from collections import Counter
@@ -19,14 +21,14 @@ from ddp_course.plan.search import SearchResult, search
 PICTURE = "https://github.com/huggingface/nanotron/blob/main/docs/benchmark_summary.svg"
 SCRIPT = "https://github.com/huggingface/nanotron/blob/main/scripts/scaling_benchmarks.py"
 TOKENS, WINDOW, VOCABULARY = 2**20, 4096, 131_072
-SHAPES = {
+SHAPES = {  # layers, width, heads, units of the MLP's inner layer
     "1.34B": (16, 2048, 32, 8192),
     "3.57B": (28, 3072, 32, 8192),
     "8.86B": (32, 4096, 32, 14336),
     "80B": (80, 8192, 64, 28672),
 }
 NOT_RUN = [("80B", 1), ("80B", 2)]
-# nodes, model, dp, tp, pp, micro-batches per update, windows per micro-batch, ZeRO's stage, MFU in percent, GB
+# nodes, model, dp, tp, pp, micro-batches per step, windows per micro-batch, ZeRO's stage, MFU in percent, GB
 MEASURED = """
 64 1.34B 128  2  2   1 2 1  5.25  8.40
 64 3.57B 128  4  1   1 2 1 10.49 16.42
@@ -58,8 +60,11 @@ MEASURED = """
 
 
 @dataclass(frozen=True)
-class Measured:
-    """run: the configuration as the other published runs. memory: bytes that a GPU held."""
+class Winner:
+    """The best measured configuration for a model and a number of nodes.
+
+    micro_batches: per optimizer step. memory: bytes that a GPU held. run: its mesh and MFU.
+    """
 
     size: str
     nodes: int
@@ -69,60 +74,68 @@ class Measured:
 
 
 def model(size: str) -> Model:
-    """As many heads of keys as of queries; below 4B one table at both ends."""
-    layers, width, heads, mlp = SHAPES[size]
-    tables = 1 if mlp < 10_000 else 2
-    parameters = tables * VOCABULARY * width + layers * (4 * width**2 + 3 * width * mlp)
-    return Model(parameters, layers, width, heads, WINDOW, VOCABULARY, tables, mlp=mlp / width, keeps="gated")
+    """The model of this size: a gated MLP, as many heads of keys as of queries, and below 4B tied embeddings."""
+    layers, width, heads, inner = SHAPES[size]
+    tables = 1 if inner < 10_000 else 2
+    parameters = tables * VOCABULARY * width + layers * (4 * width**2 + 3 * width * inner)
+    return Model(parameters, layers, width, heads, WINDOW, VOCABULARY, tables, mlp_ratio=inner / width, keeps="gated")
 
 
 def job(size: str, nodes: int) -> Job:
     return Job(model(size), Cluster(8 * nodes, 80 * GIB, 50e9), TOKENS)
 
 
-def nanotron(layout: Layout) -> bool:
-    """Whether it was tried there: neither cp, nor ZeRO-2 and 3, nor checkpointing, nor chunks."""
+def in_benchmark(layout: Layout) -> bool:
+    """Whether the authors tried such layouts: without cp, ZeRO-2 and 3, checkpointing and chunks."""
     return layout.cp == 1 and layout.zero < 2 and not layout.recompute and layout.chunks == 1
 
 
 @cache
 def best(size: str, nodes: int) -> SearchResult:
-    """The plan's own choice among what was tried."""
-    return search(job(size, nodes), nanotron)
+    """The plan's search among the layouts that the authors tried."""
+    return search(job(size, nodes), in_benchmark)
 
 
-def _read(line: str) -> Measured:
+def _read(line: str) -> Winner:
     nodes, size, *numbers = line.split()
     dp, tp, pp, count, micro_batch, zero = map(int, numbers[:6])
     replicas, shard = (1, dp) if zero else (dp, 1)
     layout = Layout(pp, replicas, shard, tp=tp, zero=zero, micro_batch=micro_batch)
     run = Published(f"{size} on {8 * int(nodes)} H100", PICTURE, job(size, int(nodes)), layout, float(numbers[6]) / 100)
-    return Measured(size, int(nodes), count, float(numbers[7]) * 1e9, run)
+    return Winner(size, int(nodes), count, float(numbers[7]) * 1e9, run)
 
 
 RUNS = [_read(line) for line in MEASURED.strip().splitlines()]
 
 
-def pair(layout: Layout) -> tuple[int, int]:
+def _pair(layout: Layout) -> tuple[int, int]:
     return layout.pp, layout.tp
 
 
-def winners_among(pairs: Callable[[SearchResult], list[tuple[int, int]]]) -> int:
-    """Measured configurations whose (pp, tp) is among those that `pairs` takes of a search."""
-    return sum(pair(run.run.layout) in pairs(best(run.size, run.nodes)) for run in RUNS)
+def _winners_among(pairs: Callable[[SearchResult], list[tuple[int, int]]]) -> int:
+    """The number of winners whose (pp, tp) is among the pairs that `pairs` selects from the plan's search."""
+    return sum(_pair(winner.run.layout) in pairs(best(winner.size, winner.nodes)) for winner in RUNS)
 
 
 def winners_among_first(count: int) -> int:
-    """Measured configurations whose (pp, tp) is among the plan's first `count` distinct ones."""
-    return winners_among(lambda result: [pair(plan.layout) for plan in result.distinct()[:count]])
+    """The number of winners whose (pp, tp) is among the plan's first `count` distinct ones."""
+    return _winners_among(lambda result: [_pair(plan.layout) for plan in result.distinct()[:count]])
 
 
 def winners_among_fewest(count: int) -> int:
-    """The control without seconds: of the pairs that fit, those with the fewest ranks in pp x tp, then in pp."""
-    return winners_among(lambda r: sorted({pair(p.layout) for p in r.fits}, key=lambda x: (x[0] * x[1], x))[:count])
+    """A control without seconds: the number of winners among the `count` pairs that fit with the fewest ranks.
+
+    Pairs are ordered by pp x tp, then by pp.
+    """
+
+    def fewest_ranks(result: SearchResult) -> list[tuple[int, int]]:
+        pairs = {_pair(plan.layout) for plan in result.fits}
+        return sorted(pairs, key=lambda pair: (pair[0] * pair[1], pair))[:count]
+
+    return _winners_among(fewest_ranks)
 
 
 def winners_among_fixed(count: int) -> int:
-    """The null model: the same pairs for all, chosen when the winners are known."""
-    fixed = [most for most, _ in Counter(pair(run.run.layout) for run in RUNS).most_common(count)]
-    return winners_among(lambda _: fixed)
+    """The null model: the number of winners among the `count` pairs that are most frequent among the winners."""
+    pairs = Counter(_pair(winner.run.layout) for winner in RUNS).most_common(count)
+    return _winners_among(lambda _: [pair for pair, _ in pairs])

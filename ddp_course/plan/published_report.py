@@ -1,4 +1,4 @@
-"""Prints `--published`: the meshes that others trained on, and how far the formulas can be trusted."""
+"""The text of `plan --published`: published meshes by the formulas, and the formulas' errors."""
 
 from ddp_course.plan import null_model, playbook, published
 from ddp_course.plan.assumptions import COUNTED_SHARE
@@ -14,7 +14,7 @@ def published_report() -> str:
         lines.append(f"  {_names([run.name for run in runs if run.note == note])}: {note}")
     lines += ["", "Mean and largest error of MFU, and its correlation with what was reported:"]
     lines += _errors("these runs", runs)
-    lines += _errors("26 of the Ultra-Scale Playbook", [cell.run for cell in playbook.RUNS])
+    lines += _errors("26 of the Ultra-Scale Playbook", [winner.run for winner in playbook.RUNS])
     lines += [
         f"Of the Playbook's {len(playbook.RUNS)} measured meshes, {playbook.winners_among_first(FIRST)} are among the "
         f"plan's first {FIRST} (pp, tp);",

@@ -1,4 +1,4 @@
-"""A plan as text: its table, with the notebook of each number, and why other meshes are refused."""
+"""A plan as text: a table of meshes, the notebook of each number, and why other meshes are refused."""
 
 import itertools
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from ddp_course.plan.derived import job_from
 from ddp_course.plan.flags import plan_parser
 from ddp_course.plan.job import USABLE, Job
 from ddp_course.plan.memory import AXES, Layout
-from ddp_course.plan.search import SAME, Plan, SearchResult, best_way, search, simple, step_interval
+from ddp_course.plan.search import SAME, Plan, SearchResult, best_way, search, simple_layouts, step_interval
 
 SHOWN, ONE_GPU, NOTHING = 5, "one GPU", "does not fit"
 NOTEBOOKS = {
@@ -26,16 +26,17 @@ whether yours can do this. Measure the first two or three meshes; steps within {
 
 
 def name(plan: Plan) -> str:
-    """The axes with more than one rank."""
+    """The mesh of a plan, such as "shard 8 tp 2": its axes with more than one rank."""
     return " ".join(f"{axis} {ranks}" for axis, ranks in _axes(plan).items()) or ONE_GPU
 
 
 def _axes(plan: Plan) -> dict[str, int]:
+    """axis -> ranks, for the axes with more than one rank."""
     return {axis: ranks for axis, ranks in zip(AXES, plan.layout.axes, strict=True) if ranks > 1}
 
 
 def way(plan: Plan) -> str:
-    """How a step runs on the mesh: ZeRO's stage, micro-batches, checkpointing and chunks."""
+    """How a step runs on the mesh, such as "ZeRO-3, 4 x 2 windows, checkpointing"."""
     layout, words = plan.layout, []
     if layout.shards > 1:
         words.append(f"ZeRO-{layout.zero}")
@@ -45,6 +46,7 @@ def way(plan: Plan) -> str:
 
 
 def report(job: Job, derived: list[str], result: SearchResult) -> str:
+    """The text that `plan` prints. derived: the flags that were derived or assumed."""
     model, gpus = job.model, job.cluster.gpus
     lines = [
         f"{model.parameters / 1e9:.4g} billion parameters, {model.layers} layers, {model.width:,} wide, "
@@ -69,12 +71,13 @@ def report(job: Job, derived: list[str], result: SearchResult) -> str:
         if job.trainer:
             lines += ["", f"{job.trainer.title}, {name(simplest)}:", *job.trainer.command(job, simplest.layout)]
     else:
-        lines += ["", *_nothing(job, result)]
+        lines += ["", *_why_none_fits(job, result)]
     lines += ["", "Meshes refused, by reason (notebook):"]
     lines += [f"  {times:>5}  {reason}" for reason, times in result.refused.most_common()] or ["  none"]
     if gpus > 1:
         lines += ["", "The simple ones:"]
-        lines += [f"  {title:34} {_against_quickest(job, layout, result)}" for title, layout in simple(job).items()]
+        for title, layout in simple_layouts(job).items():
+            lines.append(f"  {title:34} {_against_quickest(job, layout, result)}")
     return "\n".join([*lines, "", _unknown(job)])
 
 
@@ -90,7 +93,7 @@ def _unknown(job: Job) -> str:
 
 
 def overview(sizes: Iterable[str], gpus: Iterable[int], memory: str = "80GB", link: str = "400Gb") -> dict:
-    """(size, number of GPUs) -> the axes of the simplest plan, such as "shard + tp", or that no mesh fits."""
+    """(size, number of GPUs) -> the axes of the simplest plan, such as "shard + tp"; ONE_GPU; or NOTHING."""
     axes = {}
     for size, count in itertools.product(sizes, gpus):
         flags = ["--params", size, "--gpus", str(count), "--memory", memory, "--link", link]
@@ -99,24 +102,24 @@ def overview(sizes: Iterable[str], gpus: Iterable[int], memory: str = "80GB", li
     return axes
 
 
-def _nothing(job: Job, result: SearchResult) -> list[str]:
+def _why_none_fits(job: Job, result: SearchResult) -> list[str]:
     """Why no mesh fits, and what would help."""
-    if not result.nearest:
+    if not result.smallest:
         return [
             f"None of {result.tried:,} meshes can run, for the reasons below. Try another number of GPUs or "
             "--tokens-per-update."
         ]
-    plan, memory = result.nearest, result.nearest.memory
-    lasting = memory.weights + memory.gradients + memory.optimizer
-    helps = "More GPUs or more memory" if lasting > job.limit else "More GPUs, more memory or a shorter window"
+    plan, memory = result.smallest, result.smallest.memory
+    state_bytes = memory.weights + memory.gradients + memory.optimizer
+    helps = "More GPUs or more memory" if state_bytes > job.limit else "More GPUs, more memory or a shorter window"
     return [
         f"None of {result.tried} meshes fits.",
         f"The smallest is {name(plan)} ({way(plan)}): {with_prefix(memory.total, 'B')}, {_largest(plan)}. "
-        f"{helps}{enough(job)}.",
+        f"{helps}{_enough_gpus(job)}.",
     ]
 
 
-def enough(job: Job) -> str:
+def _enough_gpus(job: Job) -> str:
     """The smallest number of GPUs that is enough, as the end of a sentence, or "" if none is.
 
     It tries twice, four times, up to 64 times the job's GPUs, at most 16,384.
@@ -133,8 +136,8 @@ def enough(job: Job) -> str:
 def _table(plans: list[Plan], job: Job) -> list[str]:
     lines = [f"{'mesh':24} {'memory, GB':>12}  {'fits':7} {'bubble':>6} {'waiting':>8} {'step':>24} {'MFU':>4}  how"]
     for plan in plans:
-        step, likely = plan.step, step_interval(job, plan.layout)
-        seconds = f"{format_seconds(step.total)} ({format_seconds(likely.low)} - {format_seconds(likely.high)})"
+        step, interval = plan.step, step_interval(job, plan.layout)
+        seconds = f"{format_seconds(step.total)} ({format_seconds(interval.low)} - {format_seconds(interval.high)})"
         lines.append(
             f"{name(plan):24} {memory_range(plan):>12}  {verdict(plan, job):7} {step.idle_share:>6.1%} "
             f"{format_seconds(step.waiting):>8} {seconds:>24} {step.mfu:>4.0%}  {way(plan)}"
@@ -143,7 +146,7 @@ def _table(plans: list[Plan], job: Job) -> list[str]:
 
 
 def memory_range(plan: Plan) -> str:
-    """The memory in GB: as the formulas count it, and the most that a trainer may hold."""
+    """The memory in GB, as "total - highest": by the formulas, and the most that a trainer may hold."""
     return f"{plan.memory.total / 1e9:.3g} - {plan.memory.highest / 1e9:.3g}"
 
 
@@ -155,16 +158,17 @@ def verdict(plan: Plan, job: Job) -> str:
 
 
 def _details(plan: Plan) -> list[str]:
+    """What the GPU holds and sends, line by line, each with the notebook of its formula."""
     parts = {part: size for part, size in vars(plan.memory).items() if size}
     lines = ["  held on a GPU:"]
     lines += [f"    {part:12} {with_prefix(size, 'B'):>9}  [{NOTEBOOKS[part]}]" for part, size in parts.items()]
     lines += ["  sent by a GPU per update:"] if plan.step.sent else []
-    overlap = {"waited": "waited for", "all": "behind the computation", "last": "behind the last backward pass"}
+    overlap = {"none": "waited for", "all": "behind the computation", "last": "behind the last backward pass"}
     for message in plan.step.sent:
         link = "the links inside a node" if message.link == "inside" else "the network"
         lines.append(
             f"    {message.axis:12} {with_prefix(message.bytes, 'B'):>9}  [{NOTEBOOKS[message.axis]}] over {link}, "
-            f"{format_seconds(message.seconds)}, {overlap[message.how]}"
+            f"{format_seconds(message.seconds)}, {overlap[message.overlap]}"
         )
     if plan.layout.pp > 1:
         lines.append(f"  bubble: {plan.step.idle_share:.1%} of the computing [23]")
@@ -173,7 +177,7 @@ def _details(plan: Plan) -> list[str]:
 
 
 def _against_quickest(job: Job, layout: Layout, result: SearchResult) -> str:
-    """The step on these axes and by how much it is longer than the quickest mesh's, or why the axes are refused."""
+    """The step of the best layout with these axes, and by how much it is longer than the quickest; or why refused."""
     plan = best_way(job, layout)
     if plan.refused:
         return f"refused: {plan.refused}"
@@ -184,11 +188,13 @@ def _against_quickest(job: Job, layout: Layout, result: SearchResult) -> str:
 
 
 def _largest(plan: Plan) -> str:
+    """The largest part of the memory, such as "most of it weights"."""
     parts = vars(plan.memory)
     largest = max(parts, key=parts.get)
     return f"most of it {largest}" if parts[largest] > plan.memory.total / 2 else f"{largest} the largest part"
 
 
 def format_seconds(value: float) -> str:
+    """Three digits of the seconds, in s or ms."""
     scale, unit = (1, "s") if value >= 0.1 else (1e3, "ms")
     return f"{format_number(float(f'{scale * value:.3g}'))} {unit}"

@@ -1,4 +1,4 @@
-"""Every mesh of a number of GPUs: refused with a reason, or an update's memory and seconds; the quickest first."""
+"""Evaluate every mesh of the GPUs: memory and seconds of an optimizer step, or the reason why the mesh is refused."""
 
 import math
 from collections import Counter
@@ -8,17 +8,21 @@ from dataclasses import dataclass, field, replace
 from ddp_course.plan.assumptions import ASSUMED, KERNELS_SPREAD, Range
 from ddp_course.plan.ddp_step import Interval, draw, interval
 from ddp_course.plan.job import Job
-from ddp_course.plan.memory import Layout, Memory, layers_here, memory
+from ddp_course.plan.memory import Layout, Memory, layers_per_stage, memory
 from ddp_course.plan.traffic import Step, micro_batches, step
 
 TOO_LARGE = "does not fit into the memory (17, 7b)"
-SAME = 1.05  # steps that differ by less than the model can tell
+SAME = 1.05  # a ratio of steps below which the formulas cannot tell which is quicker
 STEP_DRAWS = 200
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One layout, evaluated. refused: why it cannot run; empty if it can."""
+    """The evaluation of a layout.
+
+    refused: the reason, "" if it is not refused. memory: None if refused. step: None if refused or if the memory is too
+    small. `Published.plan` always sets both.
+    """
 
     layout: Layout
     refused: str = ""
@@ -28,24 +32,29 @@ class Plan:
 
     @property
     def axes(self) -> int:
+        """The number of axes with more than one rank."""
         return sum(size > 1 for size in self.layout.axes)
 
 
 @dataclass
 class SearchResult:
-    """fits: quickest first, one per layout. refused: reason -> meshes. nearest: of those too large, the smallest."""
+    """The result of a search over meshes; a mesh is a tuple of the axes' sizes.
+
+    fits: the quickest plan of each mesh that fits, the quickest first. refused: reason -> number of meshes. smallest:
+    the plan with the least memory among those that are too large. tried: the number of meshes.
+    """
 
     fits: list[Plan] = field(default_factory=list)
     refused: Counter = field(default_factory=Counter)
-    nearest: Plan | None = None
+    smallest: Plan | None = None
     tried: int = 0
 
     def simplest(self) -> Plan:
-        """The plan with the fewest axes among the quickest; without checkpointing or sharding if possible."""
+        """The simplest plan that is about as quick as the quickest: see `simplest`."""
         return simplest(self.fits)
 
     def distinct(self) -> list[Plan]:
-        """The simplest of each (pp, tp), in the order of the quickest: dp, shard and cp divide what is left."""
+        """The simplest plan of each (pp, tp), ordered by the quickest of each; dp, shard, cp and ep are its choice."""
         groups = {}
         for plan in self.fits:
             groups.setdefault((plan.layout.pp, plan.layout.tp), []).append(plan)
@@ -53,13 +62,19 @@ class SearchResult:
 
 
 def simplest(plans: list[Plan]) -> Plan:
-    """plans: the quickest first."""
+    """The plan with the fewest axes among those whose step is at most SAME times that of the first.
+
+    Ties: without checkpointing, then the lowest stage of ZeRO, then the quickest. plans: sorted, the quickest first.
+    """
     close = [plan for plan in plans if plan.step.total <= SAME * plans[0].step.total]
     return min(close, key=lambda plan: (plan.axes, plan.layout.recompute, plan.layout.zero, plan.step.total))
 
 
 def step_interval(job: Job, layout: Layout) -> Interval:
-    """Seconds of an update, if kernels, links and the share of messages that is waited for are not known."""
+    """The interval of an optimizer step's seconds over STEP_DRAWS draws of what is not known.
+
+    Drawn are the speed of the kernels, the share of the links' speed and the share of messages that is waited for.
+    """
     kernels = job.cluster.kernels
     ranges = {
         "kernels": Range((1 - KERNELS_SPREAD) * kernels, min(1.0, (1 + KERNELS_SPREAD) * kernels)),
@@ -67,25 +82,25 @@ def step_interval(job: Job, layout: Layout) -> Interval:
         "exposed": Range(0.0, 1.0),
     }
     seconds = []
-    for known in draw(ranges, STEP_DRAWS):
-        exposed = known.pop("exposed")
-        seconds.append(step(replace(job, cluster=replace(job.cluster, **known)), layout, exposed).total)
+    for assumed in draw(ranges, STEP_DRAWS):
+        exposed = assumed.pop("exposed")
+        seconds.append(step(replace(job, cluster=replace(job.cluster, **assumed)), layout, exposed).total)
     return interval(seconds)
 
 
 def evaluate(job: Job, layout: Layout) -> Plan:
-    """Without its step if the memory is too small."""
-    reason = cannot(job, layout)
+    """The plan of a layout: refused, or with its memory and, if that fits, its step."""
+    reason = refusal_reason(job, layout)
     if reason:
         return Plan(layout, reason)
     count = micro_batches(job.model, layout, job.tokens)
-    own = (job.trainer.state, job.trainer.whole_inputs) if job.trainer else ()
-    size = memory(job.model, layout, count, job.precision, *own)
-    return Plan(layout, "", count, size, step(job, layout) if size.total <= job.limit else None)
+    settings = (job.trainer.state, job.trainer.gathered_inputs) if job.trainer else ()
+    needed = memory(job.model, layout, count, job.precision, *settings)
+    return Plan(layout, "", count, needed, step(job, layout) if needed.total <= job.limit else None)
 
 
-def cannot(job: Job, layout: Layout) -> str:
-    """Why no trainer, or not the job's, could cut the model so, or ""; what would be slow is refused, too (26.5)."""
+def refusal_reason(job: Job, layout: Layout) -> str:
+    """Why the layout is refused, or "": no trainer can run it, the job's trainer cannot, or it would be slow (26.5)."""
     model, data = job.model, layout.dp * layout.shard
     if layout.tp > job.cluster.per_node:
         return "tp would cross nodes, and every layer waits for its messages (22, 26)"
@@ -102,22 +117,22 @@ def cannot(job: Job, layout: Layout) -> str:
         return "the update's windows do not divide over the data ranks (26)"
     if layout.pp > 1 and windows // data // layout.micro_batch < layout.pp:
         return "fewer micro-batches than stages: most of the time is bubble (23)"
-    if layout.chunks > 1 and layers_here(model, layout) % layout.chunks:
+    if layout.chunks > 1 and layers_per_stage(model, layout) % layout.chunks:
         return "a stage's layers do not divide into chunks (23)"
-    return job.trainer.cannot(job, layout) if job.trainer else ""
+    return job.trainer.refusal_reason(job, layout) if job.trainer else ""
 
 
 def search(job: Job, allowed: Callable[[Layout], bool] | None = None) -> SearchResult:
-    """allowed: what a trainer can do; everything if not given."""
-    result, best, failed = SearchResult(), {}, {}
+    """Evaluate every layout on every mesh of the job's GPUs; with `allowed`, only those for which it is true."""
+    result, best, failed = SearchResult(), {}, {}  # best, failed: axes -> plan, reason
     for layout in filter(allowed, meshes(job)):
         plan, axes = evaluate(job, layout), layout.axes
         if plan.refused:
             failed.setdefault(axes, plan.refused)
         elif plan.step is None:
             failed[axes] = TOO_LARGE
-            if result.nearest is None or plan.memory.total < result.nearest.memory.total:
-                result.nearest = plan
+            if result.smallest is None or plan.memory.total < result.smallest.memory.total:
+                result.smallest = plan
         elif axes not in best or plan.step.total < best[axes].step.total:
             best[axes] = plan
     result.fits = sorted(best.values(), key=lambda plan: (plan.step.total, plan.axes))
@@ -127,19 +142,19 @@ def search(job: Job, allowed: Callable[[Layout], bool] | None = None) -> SearchR
 
 
 def meshes(job: Job) -> Iterator[Layout]:
-    """Every factorisation of the GPUs, and the ways to run an update on it."""
+    """Every layout: each factorisation of the GPUs, with each of its `ways`."""
     gpus, model = job.cluster.gpus, job.model
-    for tp in divisors(gpus):  # the last axis counts fastest: tp's ranks are neighbours (26.1)
+    for tp in divisors(gpus):
         for cp in divisors(gpus // tp):
             for pp in divisors(gpus // tp // cp):
                 data = gpus // tp // cp // pp
                 for shard in divisors(data):
-                    for ep in [ep for ep in divisors(data * cp) if ep <= 64] if model.experts else (1,):
+                    for ep in [ep for ep in divisors(data * cp) if ep <= 64] if model.expert_parameters else (1,):
                         yield from ways(Layout(pp, data // shard, shard, cp, tp, ep))
 
 
 def ways(layout: Layout) -> Iterator[Layout]:
-    """The settings that an update can vary on the same axes."""
+    """Every layout with the axes of this one: ZeRO's stage, micro-batch, checkpointing and chunks vary."""
     for zero in (1, 2, 3) if layout.shard > 1 else (0,):
         for micro_batch in (1, 2, 4, 8) if layout.pp == 1 else (1, 2):
             for recompute in (False, True):
@@ -147,9 +162,8 @@ def ways(layout: Layout) -> Iterator[Layout]:
                     yield Layout(*layout.axes, zero, micro_batch, recompute, chunks)
 
 
-def simple(job: Job) -> dict[str, Layout]:
-    """The meshes that people ask about first, each axis as far as it goes without another; on one node some are the
-    same."""
+def simple_layouts(job: Job) -> dict[str, Layout]:
+    """title -> layout of the meshes with one axis, or on several nodes one inside each node and one between them."""
     gpus, node = job.cluster.gpus, min(job.cluster.gpus, job.cluster.per_node)
     layouts = {"dp alone (DDP)": Layout(dp=gpus), "shard alone (FSDP)": Layout(shard=gpus)}
     if gpus == node:
@@ -164,7 +178,7 @@ def simple(job: Job) -> dict[str, Layout]:
 
 
 def best_way(job: Job, layout: Layout) -> Plan:
-    """The quickest way that fits to run an update on these axes, else the smallest, else why it is refused."""
+    """The plan of the quickest layout with these axes that fits; else of the smallest; else of a refused one."""
     plans = [evaluate(job, way) for way in ways(layout)]
     fitting = [plan for plan in plans if plan.step]
     if fitting:
@@ -174,5 +188,6 @@ def best_way(job: Job, layout: Layout) -> Plan:
 
 
 def divisors(number: int) -> list[int]:
+    """The divisors of a number, smallest first."""
     small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
     return small + [number // divisor for divisor in reversed(small) if divisor**2 != number]
