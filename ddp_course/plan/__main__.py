@@ -3,9 +3,9 @@
     python -m ddp_course.plan --params 7e9 --gpus 64 --memory 80GB --link 400Gb
     python -m ddp_course.plan --params 405e9 --layers 126 --width 16384 --heads 128 --context 8192 --gpus 8192 \\
         --memory 80GB --link 400Gb --tokens-per-update 16777216
-    python -m ddp_course.plan --params 7e9 ... --trainer torchtitan     # what it can run, and its flags for that
-    python -m ddp_course.plan --params 7e9 ... --measured "shard 8: 45 s"    # calibrated by a step that you measured
-    python -m ddp_course.plan --published       # meshes that others trained on or measured, beside the plan's best
+    python -m ddp_course.plan --params 7e9 ... --trainer torchtitan     # meshes that it can run, and its flags
+    python -m ddp_course.plan --params 7e9 ... --measured "shard 8: 45 s"    # calibrated by your measured step
+    python -m ddp_course.plan --published       # published meshes, compared with the plan's best
 
 In brackets: the notebook whose formula a number comes from. Plain data parallelism, in detail: ddp_course.predict.
 """
@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def report_and_plans(flags: argparse.Namespace) -> tuple[str, Job | None, SearchResult | None]:
-    """The text, and for a page that draws the plans the job and its plans; --published has none."""
+    """The text to print, and for the site, which draws the plans, the job and its plans; None with --published."""
     if flags.published:
         return published_report(), None, None
     job, derived = job_from(flags)

@@ -1,6 +1,6 @@
-"""Seconds of an all-reduce: a ring over equal links, and GPUs in nodes, whose links inside are faster.
+"""Seconds of an all-reduce: over equal links, and over nodes of GPUs with faster links inside.
 
-`size` is in bytes, the whole tensor's. Formulas: Thakur, Rabenseifner and Gropp, "Optimization of Collective
+`size`: bytes of the whole tensor. Formulas: Thakur, Rabenseifner and Gropp, "Optimization of Collective
 Communication Operations in MPICH" (2005).
 """
 
@@ -11,42 +11,41 @@ from ddp_course.plan.link import Link
 
 
 def ring(size: float, ranks: int, link: Link) -> float:
-    """2(n - 1) messages of size / n bytes. The bytes that a rank sends approach 2 size; the messages grow with n."""
+    """A ring of n ranks: 2(n - 1) messages of size / n bytes. For large n, a rank sends almost 2 size bytes."""
     messages = 2 * (ranks - 1)
     return messages * (link.alpha + size / ranks / link.beta)
 
 
 def tree(size: float, ranks: int, link: Link) -> float:
-    """Up a binary tree and down again, in small pieces one behind the other: few messages deep, the same bytes."""
+    """A binary tree, up and down again, pipelined in small pieces: 2 log2(n) latencies, 2 size bytes."""
     return 2 * math.ceil(math.log2(ranks)) * link.alpha + (2 * size / link.beta if ranks > 1 else 0.0)
 
 
 def library(size: float, ranks: int, link: Link) -> float:
-    """The quicker of ring and tree, as a library such as NCCL chooses by size."""
+    """The quicker of ring and tree; NCCL also chooses by size."""
     return min(ring(size, ranks, link), tree(size, ranks, link))
 
 
 def hierarchical(size: float, nodes: int, per_node: int, inside: Link, between: Link, rails=None) -> float:
-    """Reduce-scatter inside each node, all-reduce of every piece between the nodes, all-gather inside.
+    """Reduce-scatter inside each node, all-reduce of every piece between the nodes, all-gather inside, in sequence.
 
-    between: one network card. rails: cards per node; with one per GPU (the default) each GPU's piece travels on its own
-    rail, with fewer the pieces of a node share them. The three phases come one after the other here; a library cuts
-    the tensor and runs them side by side, see `pipelined`.
+    between: the link of one network card. rails: cards per node; by default one per GPU, for its piece; the GPUs share
+    fewer. Raises InputError unless rails is from 1 to per_node.
     """
-    within, across = _phases(size, nodes, per_node, inside, between, rails)
-    return within + across
+    return sum(_phases(size, nodes, per_node, inside, between, rails))
 
 
 def pipelined(size: float, nodes: int, per_node: int, inside: Link, between: Link, rails=None) -> float:
-    """The same with the phases side by side, as NCCL does for large tensors: the slower of both links decides."""
+    """`hierarchical` with its phases overlapped, as NCCL does for large tensors: the slower link decides."""
     within, across = _phases(size, nodes, per_node, inside, between, rails)
-    none_inside, none_across = _phases(0, nodes, per_node, inside, between, rails)
-    return none_inside + none_across + max(within - none_inside, across - none_across)
+    latency_within, latency_across = _phases(0, nodes, per_node, inside, between, rails)
+    return latency_within + latency_across + max(within - latency_within, across - latency_across)
 
 
 def _phases(size: float, nodes: int, per_node: int, inside: Link, between: Link, rails: int | None):
+    """The seconds on the links inside the nodes, and on those between them."""
     rails = per_node if rails is None else rails
     if not 1 <= rails <= per_node:
         raise InputError(f"a node with {per_node} GPUs has 1 to {per_node} network cards, got {rails}")
-    share = Link(between.alpha, between.beta * rails / per_node)  # what a GPU gets of its node's cards
+    share = Link(between.alpha, between.beta * rails / per_node)  # of its node's cards, per GPU
     return ring(size, per_node, inside), library(size / per_node, nodes, share)

@@ -1,4 +1,4 @@
-"""Assumptions about a cluster that nobody has measured yet."""
+"""What is assumed of a cluster until it is measured."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from ddp_course.base.errors import InputError
 
 @dataclass(frozen=True)
 class Range:
-    """A number that lies between `low` and `high`. Both are equal once it is measured."""
+    """The ends of the interval in which a number lies; they are equal once it is measured."""
 
     low: float
     high: float
@@ -25,20 +25,18 @@ class Range:
         return self.low == self.high
 
     def at(self, share: float) -> float:
+        """The number at this share of the way from `low` to `high`."""
         return self.low + share * (self.high - self.low)
 
 
-# MFU: published runs of dense models lie in it (notebook 15b). Share of a link: what all-reduces of large messages
-# reach of the stated speed, as nccl-tests show. Seconds per message: from a node with fast cards to cloud instances.
-# Spread: standard deviation of one GPU's computation from step to step.
 ASSUMED = {
-    "mfu": Range(0.30, 0.55),
-    "link_share": Range(0.60, 0.92),
-    "latency": Range(5e-6, 30e-6),
-    "spread": Range(0.0, 0.02),
+    "mfu": Range(0.30, 0.55),  # published runs of dense models lie in it (notebook 15b)
+    "link_share": Range(0.60, 0.92),  # of the stated speed, reached by large all-reduces in nccl-tests
+    "latency": Range(5e-6, 30e-6),  # seconds per message between nodes: fast cards to cloud instances
+    "spread": Range(0.0, 0.02),  # standard deviation / mean of one GPU's computation, from step to step
 }
-KERNELS = 0.55  # share of the peak while a GPU computes
+KERNELS = 0.55  # share of the peak FLOP/s while a GPU computes
 LINK_SHARE, BETWEEN_LATENCY = ASSUMED["link_share"].middle, ASSUMED["latency"].middle
-INSIDE_LATENCY = 2e-6  # of a message inside a node
-KERNELS_SPREAD = 0.15  # relative, either way: a mesh changes the shapes of the products
-COUNTED_SHARE = 0.64  # the smallest share that the memory formulas counted of what was measured (26b.5)
+INSIDE_LATENCY = 2e-6  # seconds per message inside a node
+KERNELS_SPREAD = 0.15  # relative, up and down: a mesh changes the shapes of the matrix products
+COUNTED_SHARE = 0.64  # smallest ratio of memory by the formulas to measured memory (26b.5)

@@ -1,14 +1,14 @@
-"""The step of plain DDP that nobody has run yet: from a job to seconds, with an interval.
+"""Predict the seconds of a job's step under plain DDP, with an interval.
 
 Four numbers are rarely known: the share of its peak that a GPU reaches (MFU), the share of a link that an all-reduce
 reaches, the latency of a message, and how much a GPU's computation varies. Each is a range. The interval comes from
-drawing all of them; which one to measure comes from fixing one after the other.
+drawing all of them. To see which one is worth measuring, one after the other is fixed.
 """
 
 import math
 import random
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -22,14 +22,17 @@ from ddp_course.plan.schedule import BUCKET, MIB, Compute, Step, simulate
 
 DRAWS = 100
 MOST_MICRO_BATCHES = 1000  # each is simulated
-MOST_BUCKETS = 300  # are simulated one by one; of more, several together: the last one then is 1/300 of all
+MOST_BUCKETS = 300  # if there are more, buckets are simulated as if they were 1/300 of all gradients
 gradients = lru_cache(models.gradients)
 
 
 @dataclass(frozen=True)
 class DDP:
-    """A job under DDP. micro_batch: windows per GPU, at most. strong: other numbers of GPUs divide the same update;
-    else each GPU keeps its windows."""
+    """A job under DDP.
+
+    ranges: the four unknown numbers, by their names in ASSUMED. micro_batch: the most windows per GPU and micro-batch.
+    strong: strong scaling, in which `on` keeps the global batch; else it keeps the windows per GPU.
+    """
 
     job: Job
     ranges: Mapping[str, Range] = field(default_factory=lambda: ASSUMED)
@@ -48,16 +51,19 @@ class DDP:
 
     @property
     def middle(self) -> dict[str, float]:
-        """The middle of each range."""
+        """The middle of each range, by name."""
         return {name: unknown.middle for name, unknown in self.ranges.items()}
 
     def on(self, gpus: int) -> "DDP":
-        """The same work on another number of GPUs."""
+        """The job on another number of GPUs: strong or weak scaling."""
         tokens = self.job.tokens if self.strong else self.job.tokens // self.gpus * gpus
         return replace(self, job=replace(self.job, cluster=replace(self.job.cluster, gpus=gpus), tokens=tokens))
 
     def micro_batches(self) -> tuple[int, int]:
-        """Windows of a GPU's micro-batch, and micro-batches per update."""
+        """Windows per GPU and micro-batch, and micro-batches per optimizer step.
+
+        Raises InputError if the windows do not divide, or if there are more than MOST_MICRO_BATCHES.
+        """
         windows, rest = divmod(self.job.windows, self.gpus)
         size = min(windows, self.micro_batch)
         if rest or not windows or windows % size:
@@ -72,40 +78,42 @@ class DDP:
         return size, windows // size
 
     def step(self, known: Mapping[str, float]) -> Step:
-        """One step, with one number for each of the four."""
+        """Simulate one step. known: a number for each name in `ranges`."""
         model, cluster, (size, count) = self.job.model, self.job.cluster, self.micro_batches()
-        whole = size * model.context * model.flops_per_token / (cluster.gpu.flops * known["mfu"])
+        computing = size * model.context * model.flops_per_token / (cluster.gpu.flops * known["mfu"])
         optimizer = BYTES_PER_STEP * model.parameters / cluster.gpu.memory_speed
         slowest = 1 + known["spread"] * expected_maximum(self.gpus)
-        compute = Compute(whole / 3, 2 * whole / 3, optimizer).scaled(slowest)
+        compute = Compute(computing / 3, 2 * computing / 3, optimizer).scaled(slowest)
         nodes, in_node = max(1, self.gpus // cluster.per_node), min(self.gpus, cluster.per_node)
         inside = Link(INSIDE_LATENCY, cluster.gpu.inside * known["link_share"])
         between = Link(known["latency"], cluster.link * known["link_share"])
 
-        def reduce(size: float) -> float:
+        def all_reduce_seconds(size: float) -> float:
             return all_reduce.pipelined(size, nodes, in_node, inside, between, min(cluster.cards or in_node, in_node))
 
         sent = gradients(model, self.gradient_bytes)
-        return simulate(compute, sent, reduce, bucket_mib=self._bucket_mib(), accumulation=count)
+        return simulate(compute, sent, all_reduce_seconds, bucket_mib=self._bucket_mib(), accumulation=count)
 
     @property
     def gradient_mib(self) -> float:
-        """All gradients, in MiB."""
+        """The size of all gradients, in MiB."""
         return self.job.model.parameters * self.gradient_bytes / MIB
 
     @property
     def least_bucket_mib(self) -> float:
-        """Smaller buckets are simulated several together."""
+        """The smallest bucket that is simulated, in MiB; smaller ones are simulated as if they had this size."""
         return self.gradient_mib / MOST_BUCKETS
 
     def _bucket_mib(self) -> float | None:
         least = self.least_bucket_mib
-        return max(self.bucket_mib, least) if self.bucket_mib else least if least > BUCKET / MIB else None
+        if self.bucket_mib:
+            return max(self.bucket_mib, least)
+        return least if least > BUCKET / MIB else None
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A median, and what nine in ten draws lie between."""
+    """A median, and the ends of the interval with 90 % of the draws."""
 
     low: float
     middle: float
@@ -113,58 +121,64 @@ class Interval:
 
     @property
     def width(self) -> float:
+        """The logarithm of the ratio of the ends."""
         return math.log(self.high / self.low)
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """For one number of GPUs."""
+    """The prediction for one number of GPUs."""
 
     gpus: int
-    step: Interval
+    step: Interval  # seconds
     tokens_per_s: Interval
-    speed_up: Interval
-    efficiency: Interval
+    speed_up: Interval  # of tokens per second, over one GPU
+    efficiency: Interval  # speed_up / gpus
 
 
 def predict_step(ddp: DDP, draws: int = DRAWS) -> Prediction:
-    """Step time, tokens per second, and speed-up over one GPU that does the same work."""
+    """The Prediction for the job's GPUs; the speed-up is over `ddp.on(1)`."""
     single, tokens = ddp.on(1), ddp.job.tokens
-    steps, rates, gains = [], [], []
+    steps, rates, speed_ups = [], [], []
     for known in draw(ddp.ranges, draws):
         steps.append(ddp.step(known).seconds)
         rates.append(tokens / steps[-1])
-        gains.append(rates[-1] * single.step(known).seconds / single.job.tokens)
-    return Prediction(ddp.gpus, *map(interval, (steps, rates, gains, [gain / ddp.gpus for gain in gains])))
+        speed_ups.append(rates[-1] * single.step(known).seconds / single.job.tokens)
+    efficiencies = [speed_up / ddp.gpus for speed_up in speed_ups]
+    return Prediction(ddp.gpus, *map(interval, (steps, rates, speed_ups, efficiencies)))
 
 
-def worth_measuring(ddp: DDP, draws: int = DRAWS) -> dict[str, dict[str, float]]:
-    """For each number that is still a range: by which share knowing it narrows the interval of step and efficiency."""
-    whole, narrowed = predict_step(ddp, draws), {}
+def worth_measuring(ddp: DDP) -> dict[str, dict[str, float]]:
+    """name of a range -> "step" and "efficiency" -> the share by which fixing it at its middle narrows that interval.
+
+    Ranges that are known are left out.
+    """
+    baseline, narrowed = predict_step(ddp), {}
     for name, unknown in ddp.ranges.items():
         if not unknown.known:
-            fixed = {**ddp.ranges, name: Range(unknown.middle, unknown.middle)}
-            prediction = predict_step(replace(ddp, ranges=fixed), draws)
+            ranges = {**ddp.ranges, name: Range(unknown.middle, unknown.middle)}
+            prediction = predict_step(replace(ddp, ranges=ranges))
             narrowed[name] = {
-                target: 1 - getattr(prediction, target).width / max(getattr(whole, target).width, 1e-12)
+                target: 1 - getattr(prediction, target).width / max(getattr(baseline, target).width, 1e-12)
                 for target in ("step", "efficiency")
             }
     return narrowed
 
 
 def expected_maximum(count: int) -> float:
-    """The expected maximum of `count` normal draws, in standard deviations (Blom's approximation): a step waits for its
-    slowest rank."""
+    """The expected maximum of `count` normal draws, in standard deviations, by Blom's approximation."""
     return statistics.NormalDist().inv_cdf((count - 0.375) / (count + 0.25)) if count > 1 else 0.0
 
 
-def draw(ranges: Mapping[str, Range], draws: int):
-    chance = random.Random(0)
+def draw(ranges: Mapping[str, Range], draws: int) -> Iterator[dict[str, float]]:
+    """Yield a number from each range, `draws` times; once if all are known. The same numbers in each call."""
+    generator = random.Random(0)
     for _ in range(1 if all(range_.known for range_ in ranges.values()) else draws):
-        yield {name: range_.at(chance.random()) for name, range_ in ranges.items()}
+        yield {name: range_.at(generator.random()) for name, range_ in ranges.items()}
 
 
 def interval(values: Sequence[float]) -> Interval:
+    """The median, the 5th and the 95th percentile of the values."""
     ordered = sorted(values)
     last = len(ordered) - 1
     return Interval(ordered[round(0.05 * last)], statistics.median(ordered), ordered[round(0.95 * last)])

@@ -1,4 +1,4 @@
-"""One link, as the α-β model sees it, and the fit of both numbers to measured all-reduces.
+"""The α-β model of a link, and the fit of both numbers to measured all-reduces.
 
 A message of S bytes takes α + S / β: α seconds to get it under way, then the bytes at β bytes per second. A ring
 all-reduce over n ranks is 2(n - 1) such messages of S / n bytes each, so its time is 2(n - 1) α + 2(n - 1)/n S / β.
@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 
 from ddp_course.base.errors import InputError
 
-SMALL, LARGE = 4 * 2**10, 256 * 2**10  # bytes: what is as small decides on α, what is as large on β
+SMALL, LARGE = 4 * 2**10, 256 * 2**10  # bytes: all-reduces up to SMALL determine α, from LARGE up β
+DRAWS = 200  # bootstrap samples
 
 
 @dataclass(frozen=True)
 class Link:
-    """α in seconds per message, β in bytes per second, and of each an interval, if it was fitted."""
+    """α in seconds per message, β in bytes per second; a fit adds a 90 % interval of each."""
 
     alpha: float
     beta: float
@@ -31,11 +32,12 @@ class Link:
             )
 
 
-def fit(seconds: Mapping[int, Sequence[float]], ranks: int, draws: int = 200) -> Link:
+def fit(seconds: Mapping[int, Sequence[float]], ranks: int) -> Link:
     """α from the small all-reduces, β from the large ones, each with a 90 % bootstrap interval.
 
     seconds: bytes of an all-reduce over `ranks` ranks -> its measured times, of which the median counts. Sizes between
-    4 and 256 KiB are not used: there both numbers matter, and a cable that lets a burst pass is neither.
+    4 and 256 KiB are not used: there both numbers matter, and so does the burst that a throttled cable lets pass.
+    Raises InputError if a size is missing, or if large all-reduces took no longer than small ones.
     """
     if ranks < 2:
         raise InputError(f"a link has two ends: the times must come from at least 2 ranks, got {ranks}")
@@ -46,22 +48,25 @@ def fit(seconds: Mapping[int, Sequence[float]], ranks: int, draws: int = 200) ->
             f"a fit needs messages of at most {SMALL:,} bytes for α and of at least {LARGE:,} for β, got "
             f"{sorted(seconds)}"
         )
-    messages, chance = 2 * (ranks - 1), random.Random(0)
+    messages, generator = 2 * (ranks - 1), random.Random(0)
 
-    def once(pick) -> tuple[float, float]:
-        alpha = min(statistics.median(pick(times)) for times in small.values()) / messages
-        slopes = [(statistics.median(pick(times)) - messages * alpha) / size for size, times in large.items()]
+    def estimate(sample) -> tuple[float, float]:
+        alpha = min(statistics.median(sample(times)) for times in small.values()) / messages
+        slopes = [(statistics.median(sample(times)) - messages * alpha) / size for size, times in large.items()]
         if statistics.median(slopes) <= 0:
             raise InputError("large messages took no longer than small ones: measure larger ones")
         return alpha, messages / ranks / statistics.median(slopes)
 
-    alphas, betas = zip(*(once(lambda times: chance.choices(times, k=len(times))) for _ in range(draws)), strict=True)
-    return Link(*once(list), alpha_interval=_middle(alphas), beta_interval=_middle(betas))
+    def resample(times):
+        return generator.choices(times, k=len(times))
+
+    alphas, betas = zip(*(estimate(resample) for _ in range(DRAWS)), strict=True)
+    return Link(*estimate(list), alpha_interval=_middle_90(alphas), beta_interval=_middle_90(betas))
 
 
 def fit_all_sizes(seconds: Mapping[int, Sequence[float]], ranks: int) -> Link:
-    """Both numbers at once, from all sizes: least squares of the relative errors. Kept to show what it gets wrong."""
-    import numpy  # the commands do without it
+    """α and β from all sizes, by least squares of the relative errors. Notebook 15 shows its errors."""
+    import numpy  # not at the top, as the commands run without numpy
 
     medians = [statistics.median(times) for times in seconds.values()]
     slope, start = numpy.polyfit(list(seconds), medians, 1, w=[1 / median for median in medians])
@@ -69,7 +74,7 @@ def fit_all_sizes(seconds: Mapping[int, Sequence[float]], ranks: int) -> Link:
     return Link(max(0.0, start / messages), messages / ranks / slope)
 
 
-def _middle(values: Sequence[float]) -> tuple[float, float]:
-    """From the 5th to the 95th percentile."""
+def _middle_90(values: Sequence[float]) -> tuple[float, float]:
+    """The 5th and the 95th percentile."""
     ordered = sorted(values)
     return ordered[round(0.05 * (len(ordered) - 1))], ordered[round(0.95 * (len(ordered) - 1))]

@@ -1,5 +1,6 @@
-"""Measurements of notebook 15: how long a process computes, and the runs on its authors' machine, which are shown where
-no cluster can be made of namespaces.
+"""Measurements of notebook 15: save, load and summarise them.
+
+The stored runs are from its authors' machine. The page shows them where no cluster of namespaces can be made.
 
 A run of the notebook writes notebooks/scripts/15_measured.json. The stored runs have more cables, accumulations and
 steps than the page asks for. To measure all of them again, on a quiet machine:
@@ -20,17 +21,20 @@ FILE = Path(__file__).parent / "stored" / "steps.json"
 
 
 def usual(seconds: Sequence[float]) -> float:
-    """Their lower quartile: other programs disturb it less than the mean, and it is less lucky than the minimum."""
+    """The lower quartile: other programs disturb it less than the mean, and it is less lucky than the minimum."""
     return sorted(seconds)[(len(seconds) - 1) // 4]
 
 
 def usual_compute(records: Sequence[Sequence[float]]) -> Compute:
-    """records: seconds of forward, backward and optimizer. Where ranks wait for each other, give the slowest rank's."""
+    """`usual` of each part of a step.
+
+    records: (forward, backward, optimizer) seconds of each step, of the slowest rank where ranks wait for each other.
+    """
     return Compute(*map(usual, zip(*records, strict=True)))
 
 
 def save(results: Mapping[int, Mapping[int, dict]], file: Path = FILE) -> None:
-    """results: number of machines -> rank -> what the rank reported. Times keep four digits."""
+    """Write the results as JSON, with four digits of each float. results: machines -> rank -> the rank's report."""
     file.parent.mkdir(exist_ok=True)
     short = json.loads(json.dumps(results), parse_float=lambda digits: float(f"{float(digits):.4g}"))
     with replacing(file) as stream:
@@ -38,6 +42,6 @@ def save(results: Mapping[int, Mapping[int, dict]], file: Path = FILE) -> None:
 
 
 def load(file: Path = FILE) -> dict[int, dict[int, dict]]:
-    """The same again, with its whole numbers as keys."""
+    """Read results that `save` has written; JSON's keys become integers again."""
     stored = json.loads(file.read_text())
     return {int(nodes): {int(rank): report for rank, report in ranks.items()} for nodes, ranks in stored.items()}

@@ -1,4 +1,4 @@
-"""The formulas' MFU beside a trivial predictor: one constant for all runs, chosen when their MFU is known."""
+"""Compare the formulas' MFU with a null model: one constant for all runs, chosen when their MFU is known."""
 
 import statistics
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from ddp_course.plan.published import Published
 
 @dataclass(frozen=True)
 class Errors:
-    """Relative ones, of predictions against what was measured. correlation: None of a constant."""
+    """Relative errors of predictions. correlation: of predictions and measurements; None for a constant."""
 
     mean: float
     largest: float
@@ -17,17 +17,19 @@ class Errors:
 
 
 def errors(predicted: Sequence[float], measured: Sequence[float]) -> Errors:
-    off = [abs(guess / real - 1) for guess, real in zip(predicted, measured, strict=True)]
-    varies = len(set(predicted)) > 1
-    return Errors(statistics.mean(off), max(off), statistics.correlation(predicted, measured) if varies else None)
+    """The Errors of the predictions."""
+    relative = [abs(prediction / value - 1) for prediction, value in zip(predicted, measured, strict=True)]
+    correlation = statistics.correlation(predicted, measured) if len(set(predicted)) > 1 else None
+    return Errors(statistics.mean(relative), max(relative), correlation)
 
 
 def best_constant(measured: Sequence[float]) -> float:
-    """With the smallest mean relative error: a weighted median, so it is a measured number itself."""
+    """The constant with the smallest mean relative error: a weighted median, so one of the measured numbers."""
     return min(measured, key=lambda constant: errors([constant] * len(measured), measured).mean)
 
 
 def of_formulas(runs: Sequence[Published]) -> Errors:
+    """The errors of the MFU that the formulas predict for the runs."""
     return errors([run.plan().step.mfu for run in runs], [run.mfu for run in runs])
 
 

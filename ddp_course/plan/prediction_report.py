@@ -1,4 +1,4 @@
-"""The job that the flags of `predict` describe, and its step on every number of GPUs up to theirs."""
+"""The job that the flags of `predict` describe, and the text with its predicted step for several numbers of GPUs."""
 
 import argparse
 from dataclasses import replace
@@ -25,7 +25,7 @@ MEASUREMENTS = {  # range: its name in a sentence, how to measure it, the flag t
 
 
 def ddp_from(flags: argparse.Namespace) -> DDP:
-    """Raises InputError for what makes no sense."""
+    """The job that the flags describe. Raises InputError if they make no sense."""
     check_counts(flags, "context", "micro_batch", "accumulation", "global_batch")
     model, cluster = named_model(flags.model), read_cluster(flags, cards=flags.cards_per_node)
     model = replace(model, context=flags.context or model.context)
@@ -41,7 +41,7 @@ def ddp_from(flags: argparse.Namespace) -> DDP:
 
 
 def _ranges(flags: argparse.Namespace, seconds_at_peak: float) -> dict[str, Range]:
-    """seconds_at_peak: of a micro-batch, if the GPU reached its stated FLOP/s."""
+    """The ranges of DDP: those of the flags, else of ASSUMED. seconds_at_peak: of a micro-batch, at an MFU of 1."""
     ranges, measured = dict(ASSUMED), flags.micro_batch_seconds
     for name in ("mfu", "link_share", "spread"):
         text, flag = getattr(flags, name), f"--{name.replace('_', '-')}"
@@ -50,8 +50,8 @@ def _ranges(flags: argparse.Namespace, seconds_at_peak: float) -> dict[str, Rang
             if name != "spread" and ranges[name].low < 1e-6:
                 raise InputError(f"{flag} is above 0, at least 1e-06, got {text!r}")
     if flags.latency_us is not None:
-        micro = read_range(flags.latency_us, "--latency-us")
-        ranges["latency"] = Range(micro.low / 1e6, micro.high / 1e6)
+        microseconds = read_range(flags.latency_us, "--latency-us")
+        ranges["latency"] = Range(microseconds.low / 1e6, microseconds.high / 1e6)
     if measured is not None:
         if flags.mfu is not None:
             raise InputError("--mfu and --micro-batch-seconds say the same twice; give one of them")
@@ -66,6 +66,7 @@ def _ranges(flags: argparse.Namespace, seconds_at_peak: float) -> dict[str, Rang
 
 
 def prediction_report(flags: argparse.Namespace) -> str:
+    """The text that `predict` prints."""
     ddp = ddp_from(flags)
     for name in ("tokens", "price"):
         if getattr(flags, name) is not None:
@@ -97,6 +98,7 @@ def prediction_report(flags: argparse.Namespace) -> str:
 
 
 def _next_measurements(ddp: DDP) -> list[str]:
+    """For step and efficiency, a sentence on the measurement that narrows the interval most."""
     worth, lines = worth_measuring(ddp), []
     for target in ("step", "efficiency"):
         best = max(worth, key=lambda name: worth[name][target], default=None)
@@ -112,11 +114,13 @@ def _next_measurements(ddp: DDP) -> list[str]:
 
 
 def gpu_counts(ddp: DDP) -> list[int]:
-    """The job's number of GPUs, after the powers of two below it that the report shows."""
-    return [*[2**power for power in range(1, 30) if 2**power < ddp.gpus and _fits(ddp, 2**power)][-6:], ddp.gpus]
+    """The numbers of GPUs in the report: the six largest possible powers of two below the job's, and the job's."""
+    powers = [2**power for power in range(1, 30) if 2**power < ddp.gpus and _divides(ddp, 2**power)]
+    return [*powers[-6:], ddp.gpus]
 
 
-def _fits(ddp: DDP, gpus: int) -> bool:
+def _divides(ddp: DDP, gpus: int) -> bool:
+    """Whether the GPUs fill whole nodes, and strong scaling can divide the windows over them."""
     node = ddp.job.cluster.per_node
     if ddp.strong and (ddp.job.windows % gpus or ddp.job.windows > gpus * ddp.micro_batch * MOST_MICRO_BATCHES):
         return False
