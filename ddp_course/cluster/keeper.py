@@ -1,10 +1,12 @@
 """Build the machines inside the namespaces, and keep them until the process that started the cluster ends.
 
     keeper.py keep FD LIMIT NAME...    the first process of the cluster; FD: a pidfd of the process that started it
-    keeper.py machine NAME ADDRESS LIMIT HOSTS
+    keeper.py machine ADDRESS LIMIT HOSTS NAME
 
-Both are the first process of a process namespace: when one ends, the kernel kills everything in it, with SIGKILL. The
-namespaces, their interfaces and mounts go with their last process. Standard library only: it is up in milliseconds.
+LIMIT: the words of `tc` that limit a cable, as JSON. HOSTS: the text of /etc/hosts.
+
+Each is the first process of a pid namespace: when it ends, the kernel kills all others in it with SIGKILL. The
+namespaces, their interfaces and mounts end with their last process. Standard library only: it starts in milliseconds.
 """
 
 import json
@@ -15,19 +17,25 @@ import sys
 
 SWITCH_ADDRESS = "10.77.0.254"
 HEAD = "head"  # the name of the machine with the switch
+UNSHARE = ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 
 
 def command(*words, **more):
-    """Run a command; if it fails, exit with its stderr."""
+    """Run a command; if it fails, exit this process with the command's stderr."""
     done = subprocess.run(words, stderr=subprocess.PIPE, text=True, **more)
     if done.returncode:
         sys.exit(f"{' '.join(words)}: {done.stderr.strip() or done.returncode}")
 
 
+def address_of(number):
+    """The address of node1, node2, ..."""
+    return f"10.77.0.{number}"
+
+
 def hosts_file(names):
-    """The text of /etc/hosts. torch also looks up names of addresses in IPv6 form."""
+    """The text of /etc/hosts, with IPv4-mapped IPv6 addresses, which torch looks up, too."""
     lines = ["127.0.0.1 localhost"]
-    for address, name in [*((f"10.77.0.{n}", name) for n, name in enumerate(names, 1)), (SWITCH_ADDRESS, HEAD)]:
+    for address, name in [*((address_of(n), name) for n, name in enumerate(names, 1)), (SWITCH_ADDRESS, HEAD)]:
         lines += [f"{address} {name}", f"::ffff:{address} {name}"]
     return "\n".join(lines) + "\n"
 
@@ -46,27 +54,25 @@ def set_up_host(name, hosts):
 
 def keep(owner, limit, names):
     """Build the switch and the machines, print "ready", and end when the process of the pidfd `owner` ends."""
-    # A folder in memory that only the machines share.
-    command("mount", "-t", "tmpfs", "-o", "mode=755", "shared", "/srv")
+    command("mount", "-t", "tmpfs", "-o", "mode=755", "shared", "/srv")  # shared by the machines only
     set_up_host(HEAD, hosts_file(names))
     command("ip", "link", "add", "switch", "type", "bridge")
     command("ip", "address", "add", f"{SWITCH_ADDRESS}/24", "dev", "switch")
     command("ip", "link", "set", "switch", "up")
-    unshare = ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     machines = []
     for n, name in enumerate(names, 1):
-        words = [sys.executable, "-I", "-S", __file__, "machine", f"10.77.0.{n}", json.dumps(limit), hosts_file(names)]
+        words = [sys.executable, "-I", "-S", __file__, "machine", address_of(n), json.dumps(limit), hosts_file(names)]
         machines.append(
-            subprocess.Popen([*unshare, *words, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            subprocess.Popen([*UNSHARE, *words, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         )
     for n, machine in enumerate(machines, 1):
-        expect(machine, "born")
-        end = ["type", "veth", "peer", "name", "eth0", "netns", str(machine.pid)]
-        command("ip", "link", "add", f"port{n}", *end)
+        expect(machine, "started")
+        cable = ["type", "veth", "peer", "name", "eth0", "netns", str(machine.pid)]
+        command("ip", "link", "add", f"port{n}", *cable)
         command("ip", "link", "set", f"port{n}", "master", "switch", "up")
         if limit:
             command("tc", "qdisc", "replace", "dev", f"port{n}", "root", *limit)
-        machine.stdin.write("plugged\n")
+        machine.stdin.write("connected\n")
         machine.stdin.flush()
     for machine in machines:
         expect(machine, "ready")
@@ -76,15 +82,16 @@ def keep(owner, limit, names):
 
 
 def expect(machine, word):
+    """Wait until a machine's process prints the word; exit if it prints another or ends."""
     if machine.stdout.readline().strip() != word:
         sys.exit(f"a machine has ended while it was being set up (exit code {machine.wait()})")
 
 
 def run_machine(address, limit, hosts, name):
-    """The first process of a machine."""
-    print("born", flush=True)
+    """Set up a machine, print "ready", and keep it until this process is killed."""
+    print("started", flush=True)
     set_up_host(name, hosts)
-    sys.stdin.readline()
+    sys.stdin.readline()  # when eth0 is there
     command("ip", "address", "add", f"{address}/24", "dev", "eth0")
     command("ip", "link", "set", "eth0", "up")
     if limit:

@@ -10,7 +10,8 @@ from ddp_course.base.errors import InputError
 from ddp_course.cluster import job
 from ddp_course.cluster.available import unavailable
 from ddp_course.cluster.cable import limit
-from ddp_course.cluster.namespaces import HEAD, SWITCH, build, end, entering, path
+from ddp_course.cluster.keeper import HEAD, address_of
+from ddp_course.cluster.namespaces import build, end, entering, path
 from ddp_course.cluster.slurm import Slurm
 
 MOST = 64  # machines
@@ -22,7 +23,7 @@ class Cluster:
     rate    the speed of each machine's cable, in both directions, in tc's syntax: "100mbit", "1gbit"; None: no limit
 
     Each machine has its own network (eth0: 10.77.0.N), host name, processes and /etc/hosts, and a local disk at /mnt;
-    all other files are shared (/srv among these machines alone), as on a cluster with a network file system.
+    all other files are shared (/srv by these machines only), as on a cluster with a network file system.
     The cluster ends with `close`, its `with` block, its last reference, or this process, even by SIGKILL.
     Without root it runs in a user namespace, in which every process has user id 0. Raises InputError with the sentence
     of `unavailable` if this system cannot run it.
@@ -51,21 +52,21 @@ class Cluster:
         if not self._end.alive:
             return "a cluster that was closed"
         cables = {node: "cut" if node in self.cut_off else rate or "no limit" for node, rate in self.rates.items()}
-        return "\n".join(f"{node}  10.77.0.{n}  {cable}" for n, (node, cable) in enumerate(cables.items(), 1))
+        return "\n".join(f"{node}  {address_of(n)}  {cable}" for n, (node, cable) in enumerate(cables.items(), 1))
 
     def close(self) -> None:
         """End all processes on the machines, and the machines."""
         self._end()
 
     def torchrun(self, script, *args, nproc_per_node: int = 1, **more):
-        """Run `script` under torchrun on every machine; `more` as for `job.torchrun`."""
+        """Run `script` under torchrun on every machine and return the ClusterRun; `more`: see `job.torchrun`."""
         __tracebackhide__ = True
         return job.torchrun(self, script, *args, nproc_per_node=nproc_per_node, **more)
 
-    def slurm(self, cpus: int = 1) -> Slurm:
-        """A real Slurm on these machines, with `cpus` on each; the first call starts it, in about a second."""
+    def slurm(self) -> Slurm:
+        """A real Slurm on these machines; the first call starts it, in about a second."""
         self.check(self.nodes[0])
-        self._slurm = self._slurm or Slurm(self, cpus)
+        self._slurm = self._slurm or Slurm(self)
         return self._slurm
 
     def run(
@@ -77,10 +78,10 @@ class Cluster:
         check: bool = True,
         env: Mapping[str, object] | None = None,
     ) -> subprocess.CompletedProcess:
-        """Run a command (a string is for the shell) on a machine, `head` included; its output is text in the result.
+        """Run a command on a machine, `head` included, and return its CompletedProcess, with its output as text.
 
-        Raises subprocess.TimeoutExpired, and, if `check`, InputError with its stderr if the command fails. Its
-        background processes run on, at most until the cluster ends.
+        A string is a command for the shell. Raises subprocess.TimeoutExpired after `timeout` seconds, and, if `check`,
+        InputError with the stderr of a command that fails. Its background processes run on until the cluster ends.
         """
         done = subprocess.run(
             self.entering(node, command, env), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout
@@ -106,36 +107,30 @@ class Cluster:
         """Set the speed of a machine's cable, in both directions, also during a job. None: no limit."""
         words = limit(rate)
         self.check(node)
-        verb = ["replace"] if words else ["del"]
-        known = bool(words) or self.rates[node] is not None
-        for target, device in ((SWITCH, self._port(node)), (node, "eth0")) if known else ():
-            self._run_on(target, ["tc", "qdisc", *verb, "dev", device, "root", *words])
+        if words or self.rates[node] is not None:
+            for machine, device in ((HEAD, self._port(node)), (node, "eth0")):
+                self.run(machine, ["tc", "qdisc", "replace" if words else "del", "dev", device, "root", *words])
         self.rates[node] = rate
 
     def cut(self, node: str) -> None:
         """Cut a machine's cable: packets are lost without an error."""
         self.check(node)
-        self._run_on(SWITCH, ["ip", "link", "set", self._port(node), "down"])
+        self.run(HEAD, ["ip", "link", "set", self._port(node), "down"])
         self.cut_off.add(node)
 
     def mend(self, node: str) -> None:
         """Reconnect a machine's cable."""
         self.check(node)
-        self._run_on(SWITCH, ["ip", "link", "set", self._port(node), "up"])
+        self.run(HEAD, ["ip", "link", "set", self._port(node), "up"])
         self.cut_off.discard(node)
 
     def check(self, node: str, *more: str) -> None:
-        """Raises InputError unless the cluster runs and has a machine of that name."""
+        """Raises InputError unless the cluster runs and has a machine of that name, or `node` is in `more`."""
         if not self._end.alive:
             raise InputError("this cluster was closed; start another one with Cluster(nodes=2)")
         if node not in (*self.nodes, *more):
             raise InputError(f"there is no machine {node!r}; there are {', '.join((*self.nodes, *more))}")
 
     def _port(self, node):
+        """The name of the switch's end of a machine's cable."""
         return f"port{self.nodes.index(node) + 1}"
-
-    def _run_on(self, target, words):
-        task = {"pid": self.pids[target], "command": words, "env": {"PATH": path()}}
-        done = subprocess.run(entering([task]), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
-        if done.returncode:
-            raise InputError(f"{shlex.join(words)}: {done.stderr.strip() or done.returncode}")

@@ -1,4 +1,4 @@
-"""The namespaces behind a cluster: started by `unshare`, entered by `enter.py`, ended with their first process."""
+"""The namespaces of a cluster: `unshare` starts them, `enter.py` enters them, they end with their first process."""
 
 import contextlib
 import json
@@ -11,14 +11,14 @@ from pathlib import Path
 
 import psutil
 
+from ddp_course.cluster.keeper import HEAD, UNSHARE
+
 KEEPER, ENTER = Path(__file__).with_name("keeper.py"), Path(__file__).with_name("enter.py")
-HEAD, SWITCH = "head", "switch"  # names of the same process: as a machine, and as the end of the cables
-NAMESPACES = ["--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 SBIN = "/usr/sbin:/sbin"  # the folders of ip and tc, which PATH may lack
 
 
 def entering(tasks: list[dict]) -> list[str]:
-    """The command line that runs the tasks, each in its machine."""
+    """The command line that runs tasks of `enter.py`, each in its machine."""
     return [sys.executable, "-I", "-S", str(ENTER), json.dumps(tasks)]
 
 
@@ -33,7 +33,7 @@ def user_namespace_options() -> list[str]:
 
 
 def build(nodes: list[str], limit: list[str]) -> tuple[subprocess.Popen, dict[str, int]]:
-    """Start the machines. Returns the process that keeps them, and the pids of their first processes by name.
+    """Start `head` and the machines. Returns the process of `unshare`, and the pids of their first processes by name.
 
     limit: the words of `tc` that limit each cable. Raises RuntimeError with stderr if the start fails.
     """
@@ -41,7 +41,7 @@ def build(nodes: list[str], limit: list[str]) -> tuple[subprocess.Popen, dict[st
     keeper = [sys.executable, "-I", "-S", str(KEEPER), "keep", str(owner), json.dumps(limit), *nodes]
     with tempfile.TemporaryFile("w+") as errors:
         holder = subprocess.Popen(
-            ["unshare", *user_namespace_options(), *NAMESPACES, *keeper],
+            [*UNSHARE, *user_namespace_options(), *keeper],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -65,25 +65,25 @@ def build(nodes: list[str], limit: list[str]) -> tuple[subprocess.Popen, dict[st
 
 
 def first_processes(holder: int) -> dict[str, int]:
-    """The pids of the machines' first processes by name; the keeper is both "switch" and "head"."""
+    """The pids of the machines' first processes by name; that of `head` is the keeper."""
     pids = {}
     for process in psutil.Process(holder).children(recursive=True):
-        limit = process.cmdline()
-        if str(KEEPER) in limit[:4]:  # not unshare's
-            if limit[4] == "keep":
-                pids[SWITCH] = pids[HEAD] = process.pid
-            else:
-                pids[limit[-1]] = process.pid
+        words = process.cmdline()
+        if str(KEEPER) in words[:4]:  # in the command line of unshare it comes later
+            pids[HEAD if words[4] == "keep" else words[-1]] = process.pid
     return pids
 
 
 def end(holder: subprocess.Popen, pids: dict[str, int], owner: int | None = None) -> None:
-    """Kill the first process, and with it all others; returns when the last one has ended."""
-    if owner not in (None, os.getpid()):  # in a fork of the process that started the cluster
+    """Kill the first process, and with it all others; return when the last one has ended.
+
+    owner: the process that started the cluster; does nothing in a fork of it.
+    """
+    if owner not in (None, os.getpid()):
         return
     with contextlib.suppress(ProcessLookupError):
         if holder.poll() is None:
-            os.kill(pids[SWITCH], signal.SIGKILL)
+            os.kill(pids[HEAD], signal.SIGKILL)
     try:
         holder.wait(10)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""Build the pods that operators build from a job's file, and run them on machines made of namespaces.
+"""Emulate what operators make of a job's file: build its pods, and run them on machines made of namespaces.
 
     started = pods("ddp_course/cluster/templates/trainjob.yaml")      # a JobSet's, a TrainJob's or a SkyPilot task's
     started[1].name, started[1].env["PET_NODE_RANK"], started[1].command
@@ -19,10 +19,11 @@ from pathlib import Path
 
 import ddp_course
 from ddp_course.base.errors import InputError
+from ddp_course.cluster.keeper import address_of
 from ddp_course.cluster.manifest import documents
 from ddp_course.cluster.namespaces import entering
 
-PORT = "29500"  # Kubeflow Trainer's
+PORT = "29500"  # of the rendezvous, as Kubeflow Trainer sets it
 INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 SET_UP_HOST = r"""set -e
 printf '%s\n' "$LINES_OF_PODS" >> /etc/hosts
@@ -53,10 +54,11 @@ class PodResult:
     output: str
 
 
-def pods(path: str | Path, addresses: tuple[str, ...] = ("10.77.0.1", "10.77.0.2"), **env: str) -> list[Pod]:
+def pods(path: str | Path, addresses: tuple[str, ...] = (address_of(1), address_of(2)), **env: str) -> list[Pod]:
     """The pods of a file: a JobSet, a TrainJob with its runtime, or a SkyPilot task on machines with `addresses`.
 
-    `env` changes variables that a SkyPilot task declares, as `sky launch --env` does.
+    `env` changes variables that a SkyPilot task declares, as `sky launch --env` does. Raises InputError if the file
+    holds none of the three.
     """
     by_kind = {document.get("kind"): document for document in documents(path)}
     if "TrainJob" in by_kind:
@@ -88,17 +90,15 @@ def job_set_of(job: dict, runtime: dict) -> dict:
         for container in inner["template"]["spec"]["containers"]:
             if container["name"] != "node":
                 continue
-            for ours in ("image", "command", "args"):
-                if ours in trainer:
-                    container[ours] = trainer[ours]
+            for field in ("image", "command", "args"):
+                if field in trainer:
+                    container[field] = trainer[field]
             if "resourcesPerNode" in trainer:
                 container["resources"] = trainer["resourcesPerNode"]
-            own = [
-                variable
-                for variable in container.get("env", [])
-                if variable["name"] not in _names(trainer.get("env", []))
-            ]
-            container["env"] = own + trainer.get("env", [])
+            trainer_env = trainer.get("env", [])
+            overridden = _names(trainer_env)
+            runtime_env = [variable for variable in container.get("env", []) if variable["name"] not in overridden]
+            container["env"] = runtime_env + trainer_env
             if "torch" in policy:
                 added = {
                     "PET_NNODES": nodes,
@@ -107,8 +107,8 @@ def job_set_of(job: dict, runtime: dict) -> dict:
                     "PET_MASTER_ADDR": f"{name}-node-0-0.{name}",
                     "PET_MASTER_PORT": PORT,
                 }
-                if taken := sorted(_names(container["env"]) & added.keys()):
-                    raise InputError(f"{', '.join(taken)}: Kubeflow Trainer sets these itself, and refuses the job")
+                if reserved := sorted(_names(container["env"]) & added.keys()):
+                    raise InputError(f"{', '.join(reserved)}: Kubeflow Trainer sets these itself, and refuses the job")
                 container["env"] += [
                     {"name": key, "value": str(value)}
                     if value is not None
@@ -119,18 +119,18 @@ def job_set_of(job: dict, runtime: dict) -> dict:
 
 
 def variables_of(job: dict, runtime: dict) -> dict[str, str]:
-    """The PET_* variables of each pod of a TrainJob; the node rank's is the field that it is read from."""
+    """The PET_* variables of each pod of a TrainJob; for PET_NODE_RANK, the path of the field with its value."""
     (replicated,) = job_set_of(job, runtime)["spec"]["replicatedJobs"]
     variables = replicated["template"]["spec"]["template"]["spec"]["containers"][0]["env"]
     return {
-        each["name"]: each["value"] if "value" in each else each["valueFrom"]["fieldRef"]["fieldPath"]
-        for each in variables
-        if each["name"].startswith("PET_")
+        variable["name"]: variable["value"] if "value" in variable else variable["valueFrom"]["fieldRef"]["fieldPath"]
+        for variable in variables
+        if variable["name"].startswith("PET_")
     }
 
 
 def _processes(trainer):
-    """The number asked for, else torchrun's auto where there are GPUs, else a process per core, rounded up."""
+    """PET_NPROC_PER_NODE: numProcPerNode if given; "auto" if there are GPUs; else one process per core, rounded up."""
     resources = trainer.get("resourcesPerNode", {})
     counts = resources.get("limits", {}) | resources.get("requests", {})
     if "numProcPerNode" in trainer or any("gpu" in name.lower() for name in counts):
@@ -140,7 +140,7 @@ def _processes(trainer):
 
 
 def _pods_of_job_set(document):
-    """The pods of a JobSet, which are named by job and index; each gets its index as a variable."""
+    """The pods of a JobSet: named by job and index, with JOB_COMPLETION_INDEX in their environment."""
     name, pods = document["metadata"]["name"], []
     subdomain = document["spec"].get("network", {}).get("subdomain", name)
     for replicated in document["spec"]["replicatedJobs"]:
@@ -187,11 +187,12 @@ def _pods_of_task(task, addresses, env):
 
 
 def _names(variables):
+    """The set of the variables' names."""
     return {variable["name"] for variable in variables}
 
 
 def _expanded(text, env):
-    """Expand $(NAME) as Kubernetes does: only known names, and not $$(NAME)."""
+    """The text with $(NAME) expanded as by Kubernetes: only known names, and $$(NAME) becomes $(NAME)."""
     return re.sub(r"\$(\$?)\(([^)]+)\)", lambda m: m[0][1:] if m[1] else env.get(m[2], m[0]), text)
 
 
@@ -203,11 +204,12 @@ def run(
     timeout: float = 300,
     env: Mapping[str, object] | None = None,
 ) -> list[PodResult]:
-    """Run each pod's command, with `more` arguments, on a machine with the pod's name, until all have ended.
+    """Run each pod's command, with `more` arguments, on a machine with the pod's name; return when all have ended.
 
-    They start in `folder`, which replaces the working folder of the image and gets a link to this package. `env`:
-    variables that differ between this machine and a container. When a pod has failed, the others are stopped, as
-    operators do.
+    The commands start in `folder`, which replaces the working folder of the image and gets a link to this package, and
+    the logs and exit codes of the pods. `env`: added to each environment; the pod's own variables win. When a pod has
+    failed, the others are stopped, as operators do. Raises InputError unless there is one machine per pod, and after
+    `timeout` seconds.
     """
     if len(started) != len(cluster.nodes):
         raise InputError(f"there are {len(started)} pods, so that many machines are needed; got {len(cluster.nodes)}")
@@ -215,7 +217,7 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "ddp_course").exists():
         (folder / "ddp_course").symlink_to(Path(ddp_course.__file__).parent)
-    lines = "\n".join(f"10.77.0.{n} {' '.join(pod.names)}" for n, pod in enumerate(started, 1) if pod.names)
+    lines = "\n".join(f"{address_of(n)} {' '.join(pod.names)}" for n, pod in enumerate(started, 1) if pod.names)
     tasks = []
     for node, pod in zip(cluster.nodes, started, strict=True):
         cluster.run(node, SET_UP_HOST, env={"LINES_OF_PODS": lines, "NAME": pod.name})

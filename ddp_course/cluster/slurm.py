@@ -14,17 +14,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ddp_course.base.errors import InputError
-from ddp_course.cluster.namespaces import HEAD, path, user_namespace_options
+from ddp_course.cluster.keeper import HEAD, SWITCH_ADDRESS
+from ddp_course.cluster.namespaces import path, user_namespace_options
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "scancel", "squeue", "sinfo")
-HOME = "/srv/slurm"  # on every machine
+HOME = "/srv/slurm"  # all machines share it
+START_TIMEOUT = 120  # seconds
 QUERY_INTERVAL = 2.0  # seconds between queries of the controller, each of which starts a process
 POLL_INTERVAL = 0.2  # seconds between calls of `until`
 # cred_expire: a requeued job waits until its old credential expires, by default two minutes.
-# SlurmdTimeout: after this many seconds without an answer a machine is down, and its jobs restart elsewhere.
+# SlurmdTimeout: after this many seconds without an answer a machine is down, and its jobs are requeued.
 CONFIGURATION = f"""\
 ClusterName=laptop
-SlurmctldHost={HEAD}(10.77.0.254)
+SlurmctldHost={HEAD}({SWITCH_ADDRESS})
 SlurmUser={{user}}
 SlurmdUser={{user}}
 AuthType=auth/munge
@@ -50,7 +52,7 @@ SlurmctldLogFile={HOME}/log/slurmctld.log
 SlurmdSpoolDir={HOME}/spool/%n
 SlurmdPidFile={HOME}/run/%n.pid
 SlurmdLogFile={HOME}/log/%n.log
-NodeName=node[1-{{nodes}}] CPUs={{cpus}} RealMemory=1 State=UNKNOWN
+NodeName=node[1-{{nodes}}] CPUs=1 RealMemory=1 State=UNKNOWN
 PartitionName=lab Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=30
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2
 """
@@ -72,13 +74,11 @@ def slurm_unavailable() -> str | None:
 class Slurm:
     """Slurm on `cluster`; create it with `cluster.slurm()`.
 
-    Partitions: lab, and urgent, whose jobs preempt those of lab.
-
-    cpus      CPUs that each machine offers to jobs
-    timeout   seconds until every machine has to be idle, else InputError
+    Partitions: lab, and urgent, whose jobs preempt those of lab. Each machine has one CPU. Raises InputError if Slurm
+    is not installed, or if a machine is not idle after START_TIMEOUT.
     """
 
-    def __init__(self, cluster, cpus: int = 1, timeout: float = 120):
+    def __init__(self, cluster):
         if reason := slurm_unavailable():
             raise InputError(reason)
         self.cluster = cluster
@@ -87,16 +87,17 @@ class Slurm:
         # run as the user of this process.
         ids = [f"--map-user={os.getuid()}", f"--map-group={os.getgid()}"]
         self._as_user = ["unshare", "--user", *ids] if user_namespace_options() else []
-        self._set_up(CONFIGURATION.format(user=_name(os.getuid()), nodes=len(cluster.nodes), cpus=cpus))
-        deadline = time.monotonic() + timeout
+        self._set_up(CONFIGURATION.format(user=_name(os.getuid()), nodes=len(cluster.nodes)))
+        deadline = time.monotonic() + START_TIMEOUT
         idle = ["idle"] * len(cluster.nodes)
         while self.run("sinfo", "-h", "-N", "-p", "lab", "-o", "%T", check=False).split() != idle:
             if time.monotonic() > deadline:
                 logs = cluster.run(HEAD, f"tail -n 5 {HOME}/log/*", check=False).stdout
-                raise InputError(f"Slurm was not up after {timeout:g} s; its logs end with:\n{logs}")
+                raise InputError(f"Slurm was not up after {START_TIMEOUT:g} s; its logs end with:\n{logs}")
             time.sleep(0.05)
 
     def _set_up(self, configuration):
+        """Write the files, and start munge, the controller and the slurmds."""
         run, as_user = self.cluster.run, self._as_user
         make_files = f"""
             umask 022; mkdir -p {HOME}/state {HOME}/spool {HOME}/log {HOME}/run; cd {HOME}
@@ -119,7 +120,7 @@ class Slurm:
     def run(self, *words: object, check: bool = True, env: Mapping[str, object] | None = None) -> str:
         """Run one of Slurm's commands on `head`, such as run("sinfo"), and return its output.
 
-        Raises InputError with its output if it fails and `check`.
+        Raises InputError with its output if it fails and `check` is true.
         """
         task = self.task(*words)
         env = task["env"] | dict(env or {})
@@ -181,6 +182,7 @@ class Slurm:
 
 
 def _name(uid: int) -> str:
+    """The name of a user. Raises InputError if it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
