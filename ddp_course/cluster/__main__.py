@@ -1,4 +1,4 @@
-"""A cluster of namespaces for a shell.
+"""Start a cluster of namespaces from a shell, and run commands on its machines.
 
     python -m ddp_course.cluster up --nodes 2 --rate 200mbit      # stays in the foreground; Ctrl-C, or `down`, ends it
     python -m ddp_course.cluster run node1 torchrun --nnodes=2 ... train.py         # in another shell
@@ -86,7 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def up(folder: Path, nodes: int, rate: str | None, with_slurm: bool) -> int:
-    """Run a cluster until a signal comes."""
+    """Run a cluster until SIGINT or SIGTERM; returns the exit code 0."""
     if read(folder):
         raise InputError(f"a cluster is up in {folder}; end it with python -m ddp_course.cluster down")
     with Cluster(nodes, rate) as cluster:
@@ -113,7 +113,7 @@ def up(folder: Path, nodes: int, rate: str | None, with_slurm: bool) -> int:
 
 
 def read(folder: Path) -> dict | None:
-    """Read the state that `up` has written; None if its process has ended."""
+    """The state that `up` has written; None if there is none, or if its process has ended."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--folder is a folder for the cluster's state, and {folder} is a file")
     if not (folder / STATE).exists():
@@ -123,13 +123,13 @@ def read(folder: Path) -> dict | None:
     if not all(isinstance(state.get(name), kind) for name, kind in kinds.items()):
         raise InputError(f"{folder / STATE} is no state of a cluster; remove it, or give another --folder")
     try:
-        return state if psutil.Process(state["pid"]).create_time() == state["since"] else None  # not another one's pid
-    except (ValueError, OverflowError, psutil.NoSuchProcess):  # a pid that no process can have, or that none has
+        return state if psutil.Process(state["pid"]).create_time() == state["since"] else None  # a pid may be reused
+    except (ValueError, OverflowError, psutil.NoSuchProcess):  # no pid, or not of a running process
         return None
 
 
 def down(folder: Path, state: dict | None) -> int:
-    """End the process of `up`."""
+    """End the process of `up`, and wait until it has ended; returns the exit code 0."""
     if state:
         os.kill(state["pid"], signal.SIGTERM)
         while read(folder):
@@ -139,7 +139,7 @@ def down(folder: Path, state: dict | None) -> int:
 
 
 def run_on(pids: dict[str, int], node: str, words: list[str]) -> int:
-    """Run a command on a machine, or on all but the head in parallel; returns its exit code."""
+    """Run a command on a machine, or in parallel on all but the head; returns the first exit code that is not 0."""
     machines = [name for name in pids if name.startswith("node")] if node == "all" else [node]
     if not words or not set(machines) <= pids.keys():
         raise InputError(f"say on which machine, and what: run NODE command ...; there are all, {', '.join(pids)}")

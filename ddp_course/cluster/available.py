@@ -1,4 +1,4 @@
-"""Check whether this system can run machines made of namespaces; if not, say why and what to do."""
+"""Check whether this system can run machines made of namespaces; if not, explain why and what to do."""
 
 import functools
 import getpass
@@ -15,7 +15,10 @@ ELSEWHERE = "use Linux, in a virtual machine for example; the notebooks go on wi
 
 @functools.cache
 def unavailable() -> str | None:
-    """None if a Cluster can be started here, else a sentence. Tries it once, with one machine (0.1 s)."""
+    """None if a Cluster can be started here, else a sentence with the reason and what to do.
+
+    The first call starts one machine and ends it (0.1 s).
+    """
     if sys.platform != "linux":
         return f"A cluster of namespaces needs Linux, and this is {platform.system()}: {ELSEWHERE}."
     for tool in ("unshare", "ip", "tc"):
@@ -30,17 +33,16 @@ def unavailable() -> str | None:
 
 
 def explain(error: str) -> str:
-    """The sentence for an error of the trial."""
+    """The sentence for the error with which the first machine failed to start."""
     error = " ".join(error.split())[:300]
-    who = "root, in this container," if not namespaces.user_namespace_options() else getpass.getuser()
     if "qdisc" in error:
         return f"The kernel does not limit the speed of a cable ({error}): load the module, sudo modprobe sch_tbf."
     if namespaces.user_namespace_options():
         return (
-            f"This system does not let {who} create network namespaces ({error}): start Jupyter or the tests with "
-            f"sudo, or allow it with sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0."
+            f"This system does not let {getpass.getuser()} create network namespaces ({error}): start Jupyter or "
+            f"the tests with sudo, or allow it with sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0."
         )
     return (
-        f"This system does not let {who} create network namespaces ({error}): start the container with "
-        f"--privileged, or use a virtual machine; sudo alone does not help here."
+        f"This system does not let root, in this container, create network namespaces ({error}): start the container "
+        f"with --privileged, or use a virtual machine; sudo alone does not help here."
     )

@@ -5,15 +5,15 @@ import re
 from ddp_course.base.errors import InputError
 
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
-# The burst after a pause, in seconds of sending. With more, messages of some kilobytes are not limited at all; with
-# less, the timer that refills the bucket is too coarse, and a fast cable is slower than its limit.
+# The size of the bucket, in seconds at the cable's speed. With more, messages of some kilobytes are not limited at all;
+# with less, the timer that refills the bucket is too coarse, and a fast cable is slower than its limit.
 BURST_SECONDS = 0.0005
-SMALLEST_BURST = 1600  # bytes: one packet with its headers has to fit
-QUEUE = "200ms"  # longest wait in the queue of a cable; then packets are dropped
+SMALLEST_BURST = 1600  # bytes: room for one packet with its headers
+QUEUE = "200ms"  # packets that would wait longer in the queue are dropped
 
 
 def bits_per_second(rate: str) -> float:
-    """Parse a speed: "200mbit" -> 2e8. Raises InputError if it is none."""
+    """The bits per second of "200mbit". Raises InputError if it cannot be parsed."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmg]?)bit", str(rate).strip().lower())
     if not match or not float(match[1]):
         raise InputError(

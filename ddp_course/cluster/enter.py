@@ -1,11 +1,11 @@
 """Run commands inside machines, each in its own, and end when all of them have ended.
 
-    enter.py [{"pid": of a machine's first process, "command": [...], "env": {...}, "log": file or null}, ...]
+    enter.py TASKS    a JSON list of {"pid": of a machine's first process, "command": [...]} and, if wanted,
+                      "env": {...}, "log": file for the output, "exit": file for the exit code
 
 SIGTERM is passed on to the commands. When a command has failed, the others get `PATIENCE` seconds, then SIGTERM, then
-SIGKILL, because the rest of a job would wait for its peer forever. "exit" in a task names a file for its exit code.
-The exit code is that of the first command that failed, also if a signal killed it.
-Started by file path, with the standard library only.
+SIGKILL, because the rest of a job would wait for its peer forever. This process ends as the first command that failed,
+with its exit code or by its signal. Started by file path, with the standard library only.
 """
 
 import ctypes
@@ -15,19 +15,19 @@ import signal
 import sys
 import time
 
-USER = 0x10000000  # CLONE_NEWUSER
+CLONE_NEWUSER = 0x10000000
 NAMESPACES = 0x00020000 | 0x04000000 | 0x20000000 | 0x40000000  # CLONE_NEW...: mount, UTS, pid, network
-PARENT_DEATH_SIGNAL = 1  # for prctl
-PATIENCE = 5.0  # seconds
+PR_SET_PDEATHSIG = 1
+PATIENCE = 5.0  # seconds from the first failure to SIGTERM
 KILL_DELAY = 5.0  # seconds between SIGTERM and SIGKILL
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 def enter_namespaces(pid):
-    """Enter the network, host name and mount namespaces of `pid`; children also enter its process namespace."""
+    """Enter the network, UTS and mount namespaces of process `pid`; children enter its pid namespace, too."""
     folder, flags = os.getcwd(), NAMESPACES
     if os.stat("/proc/self/ns/user").st_ino != os.stat(f"/proc/{pid}/ns/user").st_ino:
-        flags |= USER
+        flags |= CLONE_NEWUSER
     machine = os.pidfd_open(pid)
     if libc.setns(machine, flags):
         number = ctypes.get_errno()
@@ -37,11 +37,15 @@ def enter_namespaces(pid):
 
 
 def start(task):
-    """Start the command by two forks; returns the pid of the first, the command's parent outside its pid namespace."""
-    parent = os.fork()
-    if parent:
-        return parent
-    libc.prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    """Start the command by two forks and return the pid of the first child.
+
+    The first child enters the machine's namespaces and ends as its own child, which is in the pid namespace and becomes
+    the command.
+    """
+    pid = os.fork()
+    if pid:
+        return pid
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
         enter_namespaces(task["pid"])
         child = os.fork()
@@ -57,7 +61,7 @@ def start(task):
 
 def run(task):
     """Replace this process by the command."""
-    libc.prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         if task.get("log"):
@@ -74,13 +78,15 @@ def end_like(status):
     """End with a child's exit code, or by the signal that killed it."""
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
-        signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code)
 
 
 def main(tasks):
-    running, signalled, failed_at, first = {}, set(), None, 0
+    """Run all tasks and end as the first command that failed, or with exit code 0."""
+    running, signalled, failed_at, first_status = {}, set(), None, 0
 
     def pass_on(number, _frame):
         for pid in running:
@@ -97,15 +103,15 @@ def main(tasks):
             if task.get("exit"):
                 with open(task["exit"], "w") as file:
                     file.write(str(os.waitstatus_to_exitcode(status)))
-            if status and not first:
-                first, failed_at = status, time.monotonic()
+            if status and not first_status:
+                first_status, failed_at = status, time.monotonic()
             continue
         time.sleep(0.05)
         for wait, number in ((PATIENCE, signal.SIGTERM), (PATIENCE + KILL_DELAY, signal.SIGKILL)):
             if time.monotonic() > failed_at + wait and number not in signalled:
                 signalled.add(number)
                 pass_on(number, None)
-    end_like(first)
+    end_like(first_status)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from ddp_course.launcher.launch import (
 )
 
 PORT = 29500
-# torchrun starts a rank by this script instead of Python. It writes the rank's number into the rank's log folder.
+# torchrun starts a rank by this script (PYTHON_EXEC), not by Python. It writes RANK into the rank's log folder.
 PYTHON_WRAPPER = """#!/bin/sh
 echo "$RANK" > "${{TORCHELASTIC_ERROR_FILE%/*}}/rank"
 unset PYTHON_EXEC
@@ -40,7 +40,7 @@ exec {python} "$@"
 class ClusterRun(Run):
     """A Run on several machines, with ranks of the whole job.
 
-    nodes: each rank's machine. By machine, node_exit_codes has torchrun's exit code and node_lines its log.
+    nodes: rank -> machine. node_exit_codes, node_lines: machine -> exit code and log of its torchrun.
     """
 
     nodes: dict[int, str] = field(default_factory=dict)
@@ -134,7 +134,7 @@ def torchrun(
 
 
 class ClusterOutput(RankOutput):
-    """The files of several torchruns, each in a folder with its machine's name."""
+    """The output of the ranks of several torchruns, each with its files in a folder named as its machine."""
 
     number = "RANK"
 
@@ -185,7 +185,7 @@ class ClusterOutput(RankOutput):
 
 
 def _judge(run, output, cut_off):
-    """Fill in the exit codes, and the failure if there is one."""
+    """Set run.exit_codes and, after a failure, run.failure."""
     if run.exit_code == 0:
         run.exit_codes = dict.fromkeys(run.lines, 0)
         return
@@ -213,13 +213,17 @@ def _judge(run, output, cut_off):
 
 
 def infer_report(lines, ranks, first_traceback):
-    """Infer a report for `ranks` whose torchrun was stopped or killed before it reported on them."""
-    ended = dict.fromkeys(ranks, 0)
-    if not any("_exit_barrier" in line for line in lines):  # torchrun waits there when its ranks have ended
-        ended = {rank: 1 if rank in first_traceback else -signal.SIGTERM for rank in ranks}
-    failed = {rank for rank, code in ended.items() if code == 1}
-    told_to_stop = {rank for rank, code in ended.items() if code < 0}
-    return Report(ended, failed, told_to_stop, [rank for rank, code in ended.items() if code == 0])
+    """Infer the Report for `ranks` whose torchrun was stopped or killed before it reported on them.
+
+    If it was waiting for other machines at its exit barrier, its ranks had ended well. Else a rank with a traceback has
+    failed, and the others were stopped.
+    """
+    codes = dict.fromkeys(ranks, 0)
+    if not any("_exit_barrier" in line for line in lines):
+        codes = {rank: 1 if rank in first_traceback else -signal.SIGTERM for rank in ranks}
+    failed = {rank for rank, code in codes.items() if code == 1}
+    told_to_stop = {rank for rank, code in codes.items() if code < 0}
+    return Report(codes, failed, told_to_stop, [rank for rank, code in codes.items() if code == 0])
 
 
 def _cut_cables(cut_off):

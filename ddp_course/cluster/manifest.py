@@ -43,14 +43,17 @@ def documents(path: str | Path) -> list[dict]:
 
 
 def models_missing() -> str | None:
-    """A sentence on the missing package that `problems` needs, or None."""
+    """None if the package that `problems` needs for Kubernetes is installed, else how to install it."""
     if importlib.util.find_spec("kubeflow_trainer_api"):
         return None
     return "kubeflow-trainer-api is not installed: pip install --no-deps -r requirements/course.txt"
 
 
 def problems(document: dict) -> list[str]:
-    """List each field that is unknown, missing or of a wrong type, with its path. Empty: the document is valid."""
+    """List each field that is unknown, missing or of a wrong type, with its path; [] if there is none.
+
+    Raises InputError for an unknown `kind`, or if the models are not installed.
+    """
     if "kind" not in document:  # a SkyPilot task
         import jsonschema
 
@@ -100,8 +103,8 @@ def _fields(value: dict, fields: dict, path: str) -> Iterator[str]:
         if name in known:
             yield from _problems(item, known[name].annotation, item_path)
         else:
-            near = difflib.get_close_matches(str(name), known, 1)
-            yield f"{item_path}: no such field{f'; did you mean {near[0]}?' if near else ''}"
+            matches = difflib.get_close_matches(str(name), known, 1)
+            yield f"{item_path}: no such field{f'; did you mean {matches[0]}?' if matches else ''}"
     for name, field in known.items():
         if field.is_required() and name not in value:
             yield f"{f'{path}.{name}'.lstrip('.')}: missing"
@@ -109,6 +112,6 @@ def _fields(value: dict, fields: dict, path: str) -> Iterator[str]:
 
 def _without_none(annotation) -> tuple[object, bool]:
     """Return X and True for Optional[X], else the annotation and False."""
-    others = [argument for argument in typing.get_args(annotation) if argument is not type(None)]
-    optional = typing.get_origin(annotation) is typing.Union and len(others) == 1
-    return (others[0], True) if optional else (annotation, False)
+    types = [argument for argument in typing.get_args(annotation) if argument is not type(None)]
+    optional = typing.get_origin(annotation) is typing.Union and len(types) == 1
+    return (types[0], True) if optional else (annotation, False)

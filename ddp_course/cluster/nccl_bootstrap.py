@@ -1,4 +1,4 @@
-"""Ask NCCL, before a job and without a GPU, which of this machine's addresses it would give to the other ranks.
+"""Ask NCCL, before a job and without a GPU, which address of this machine rank 0 would give to the other ranks.
 
     NCCL_DEBUG=INFO python -m ddp_course.cluster.nccl_bootstrap                    # NCCL prints what it chose
     python -m ddp_course.cluster.nccl_bootstrap --record > ddp_course/cluster/stored/nccl_bootstrap.txt
@@ -23,7 +23,7 @@ SECOND_CARD = (
     "ip link add ib0 type veth peer name other; ip addr add 10.88.0.2/24 dev ib0; "
     "ip link set ib0 up; ip link set other up"
 )
-CASES = {  # case -> (command that sets the machine up, NCCL_SOCKET_IFNAME)
+CASES = {  # case -> (command to run on the machine before, NCCL_SOCKET_IFNAME); ib0 stays
     "one card, no variable": ("true", ""),
     "one card, a name that no card has": ("true", "eth7"),
     "a second card, ib0, no variable": (SECOND_CARD, ""),
@@ -35,7 +35,7 @@ CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.ar
 
 
 def library() -> str:
-    """The libnccl.so.2 of the package that torch for CUDA depends on, else the system's."""
+    """The path of libnccl.so.2 in the package that torch for CUDA depends on, else the name of the system's."""
     try:
         spec = importlib.util.find_spec("nvidia.nccl")
     except ModuleNotFoundError:
@@ -52,7 +52,10 @@ def load(path: str) -> ctypes.CDLL:
 
 
 def bootstrap_address(path: str) -> tuple[str, int]:
-    """The host and port at which rank 0 would wait for the others, from NCCL's unique ID, which every rank gets."""
+    """The host and port at which rank 0 would wait for the others: they are in NCCL's unique ID.
+
+    Raises InputError if NCCL is missing or finds no address.
+    """
     nccl = load(path)
     unique_id = ctypes.create_string_buffer(128)
     if code := nccl.ncclGetUniqueId(unique_id):
@@ -63,13 +66,14 @@ def bootstrap_address(path: str) -> tuple[str, int]:
 
 
 def version(path: str) -> str:
+    """The version of NCCL, such as "2.30.7"."""
     number = ctypes.c_int()
     load(path).ncclGetVersion(ctypes.byref(number))
     return f"{number.value // 10000}.{number.value // 100 % 100}.{number.value % 100}"
 
 
 def record(path: str) -> None:
-    """In every case, ask NCCL on node2, connect from node1 to the answered address, and print both."""
+    """In every case, ask NCCL on node2, connect from node1 to the address it gives, and print both results."""
     print(f"# Our own: NCCL {version(path)} on a machine of namespaces without a GPU, so only how ranks meet first")
     print(f"# recorded on {datetime.date.today()}: python -m ddp_course.cluster.nccl_bootstrap --record")
     with Cluster(nodes=2, rate=None) as cluster:

@@ -1,6 +1,6 @@
-"""Parse a log of NCCL_DEBUG=INFO: the meaning of each line, and the interface, network, transports and ranks.
+"""Parse a log of NCCL_DEBUG=INFO: the meaning of each line, and a summary: interface, network, transports and ranks.
 
-The patterns match the texts of libnccl 2.30.7 and their older forms. Other lines have no meaning here.
+The patterns match the texts of libnccl 2.30.7 and their older forms. Other lines get the meaning "".
 """
 
 import re
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-SOURCE_POSITION = r"\S+:\d+ (?:\(\w+\) )?"  # in NCCL's source
+SOURCE_POSITION = r"\S+:\d+ (?:\(\w+\) )?"  # file:line (function) in NCCL's source
 PREFIX = r"(?P<host>[^\s:\]]+):(?P<process>\d+):\d+ \[-?\d+\] "
 LINE = re.compile(rf"{PREFIX}(?:{SOURCE_POSITION})?NCCL (?P<level>[A-Z]+) (?P<text>.*)")
 VERSION_LINE = re.compile(r"(?:^|[\s:>\])])(?P<text>NCCL version \d\S+)\s*$")  # rank 0's, which has no host
@@ -53,7 +53,7 @@ WARNS = "what NCCL calls wrong: the first one, by time, is the cause"
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of the log. `kind`: a key of KINDS, "warning", or "" for an unknown line. `fields`: the matched groups."""
+    """A line of the log. kind: a key of KINDS, "warning", or "" if unknown. fields: the groups of its pattern."""
 
     line: str
     host: str
@@ -64,36 +64,36 @@ class Entry:
 
 
 def read(text: str) -> list[Entry]:
-    """Parse the lines that NCCL wrote, with any prefix of torchrun, mpirun or Slurm."""
+    """The entries of the lines that NCCL wrote, also with a prefix of torchrun, mpirun or Slurm; others are skipped."""
     matches = [LINE.search(line) or VERSION_LINE.search(line) for line in text.splitlines()]
     defaults = {"host": "", "process": "", "level": ""}
     return [_entry(match.string, **(defaults | match.groupdict())) for match in matches if match]
 
 
 def cases(file: Path) -> dict[str, str]:
-    """Split a stored log at its lines "# case: NAME"; any other log is one case, named like the file."""
+    """{name: log} of a stored file, split at its lines "# case: NAME"; any other log is one case, named as the file."""
     first, *parts = re.split(r"^# case: ", file.read_text(errors="replace"), flags=re.MULTILINE)
     return dict(part.split("\n", 1) for part in parts) or {file.name: first}
 
 
 def answers(entries: list[Entry]) -> dict[str, str]:
-    """Summarise a log: interface, network, transports, channels and ranks.
+    """Summarise a log: interface, network, transports, channels and ranks; "-" for what it does not contain.
 
-    Only the largest group is summarised; if several are as large, the last to begin. A rank's machine is the host
+    Only the largest communicator is summarised; of equally large ones, the last to begin. A rank's machine is the host
     of its lines.
     """
     size = max((int(entry.fields["of"]) for entry in entries if "of" in entry.fields), default=0)
-    group = [entry for entry in entries if entry.kind in ("begins", "complete") and int(entry.fields["of"]) == size]
-    hosts = {int(entry.fields["rank"]): entry.host for entry in group}
-    newest = {(entry.host, entry.fields["bus"]): entry for entry in group}  # per GPU
+    inits = [entry for entry in entries if entry.kind in ("begins", "complete") and int(entry.fields["of"]) == size]
+    hosts = {int(entry.fields["rank"]): entry.host for entry in inits}
+    newest = {(entry.host, entry.fields["bus"]): entry for entry in inits}  # per GPU
     ready = hosts.keys() - {int(entry.fields["rank"]) for entry in newest.values() if entry.kind == "begins"}
-    current, current_entries = {}, []  # channels belong to the group that their process began last
+    current, current_entries = {}, []  # channels belong to the communicator that their process began last
     for entry in entries:
         if entry.kind == "begins":
             current[entry.host, entry.process] = int(entry.fields["of"])
         elif current.get((entry.host, entry.process), size) == size:
             current_entries.append(entry)
-    transports = {True: [], False: []}  # on one machine?
+    transports = {True: [], False: []}  # whether both ranks are on one machine -> transports
     for entry in (entry for entry in current_entries if entry.kind == "channel"):
         hosts_of_channel = [hosts.get(int(entry.fields[end])) for end in ("source", "target")]
         if None not in hosts_of_channel:
@@ -128,4 +128,5 @@ def _entry(line: str, host: str, process: str, level: str, text: str) -> Entry:
 
 
 def _all(words: Iterable[str]) -> str:
+    """The distinct words, joined by commas; "-" if there are none."""
     return ", ".join(dict.fromkeys(words)) or "-"

@@ -1,10 +1,10 @@
-"""MiniGPT under Ray Train: Ray places the ranks, and starts all of them anew when one is lost; the run then resumes.
+"""MiniGPT under Ray Train: Ray places the ranks, and restarts all of them when one is lost; the run then resumes.
 
     python ddp_course/cluster/templates/ray_train.py --preset tiny --run-dir /shared/runs/minigpt --resume auto
 
-Flags are the trainer's; with --device cuda each rank gets a GPU. WORKERS says how many ranks (default 2), RAY_ADDRESS
-which cluster; without it Ray starts on this machine. All machines see the run directory, and have this course
-installed, with `ray[train]`, which is no part of the course's environment.
+Flags are the trainer's; with --device cuda each rank gets a GPU. WORKERS: the number of ranks (default 2). RAY_ADDRESS:
+the cluster; without it Ray starts on this machine. All machines must see the run directory and have this course and
+`ray[train]` installed, which is not in the course's environment.
 """
 
 import os
