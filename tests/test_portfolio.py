@@ -59,7 +59,11 @@ def test_what_cannot_be_compared_is_said():
 
 @pytest.mark.parametrize(
     "words, message",
-    [(["no.py"], "there is no script no.py"), (["--out", os.curdir, __file__], ". is there already"), ([], "required: script")],
+    [
+        (["no.py"], "there is no script no.py"),
+        (["--out", os.curdir, __file__], ". is there already"),
+        ([], "required: script"),
+    ],
 )
 def test_bad_input_is_one_line(words, message, capsys):
     assert portfolio.main(words) == 2 and message in capsys.readouterr().err
