@@ -1,4 +1,4 @@
-"""Break real Python code in known ways, so that the original is right and the broken version is wrong for certain.
+"""Break real Python code in known ways, for pairs in which the original is preferred to the broken version.
 
 A breakage makes one change in a few lines: an operator, a bracket, a name... Python's own tokenizer finds what to
 change, so nothing is changed inside a comment or a string, where it would not be an error.
@@ -11,7 +11,9 @@ import tokenize
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-SWAPPED = {
+MAX_LINES = 3  # of a block
+PRECEDING_LINES = 8
+REPLACEMENTS = {
     "==": "!=",
     "!=": "==",
     "<": ">",
@@ -35,7 +37,7 @@ SWAPPED = {
 
 @dataclass(frozen=True)
 class Word:
-    """A token of Python in a block of lines: `text` stands at block[start:stop]."""
+    """A token of Python in a block of lines: `text` is block.text[start:stop]."""
 
     kind: str  # "name", "keyword", "operator" or "string"
     text: str
@@ -54,40 +56,42 @@ class Block:
 
 def operator_swapped(block: Block, rng: random.Random) -> str | None:
     """== becomes !=, + becomes -, `and` becomes `or`, and so on."""
-    word = _choose([word for word in block.words if word.text in SWAPPED and word.kind != "string"], rng)
-    return word and _replaced(block, word, SWAPPED[word.text])
+    word = _choose([word for word in block.words if word.text in REPLACEMENTS and word.kind != "string"], rng)
+    return word and _replace(block, word, REPLACEMENTS[word.text])
 
 
 def bracket_dropped(block: Block, rng: random.Random) -> str | None:
     """One of ( ) [ ] { } is missing."""
     word = _choose([word for word in block.words if word.text in tuple("()[]{}")], rng)
-    return word and _replaced(block, word, "")
+    return word and _replace(block, word, "")
 
 
 def comma_dropped(block: Block, rng: random.Random) -> str | None:
     """A comma is missing."""
     word = _choose([word for word in block.words if word.text == ","], rng)
-    return word and _replaced(block, word, "")
+    return word and _replace(block, word, "")
 
 
 def colon_dropped(block: Block, rng: random.Random) -> str | None:
     """The colon at the end of a line is missing."""
     ends = [word for word in block.words if word.text == ":" and block.text[word.stop : word.stop + 1] == "\n"]
     word = _choose(ends, rng)
-    return word and _replaced(block, word, "")
+    return word and _replace(block, word, "")
 
 
 def quote_dropped(block: Block, rng: random.Random) -> str | None:
     """A string does not end."""
     word = _choose([word for word in block.words if word.kind == "string"], rng)
-    return word and _replaced(block, word, word.text[:-1])
+    return word and _replace(block, word, word.text[:-1])
 
 
 def name_replaced(block: Block, rng: random.Random) -> str | None:
     """A name is replaced by another name from the same or the preceding lines."""
     word = _choose([word for word in block.words if word.kind == "name"], rng)
-    nearby = sorted({name for name in _names(block.preceding + block.text) if word and name != word.text})
-    return _replaced(block, word, rng.choice(nearby)) if word and nearby else None
+    if not word:
+        return None
+    nearby = sorted(_names(block.preceding + block.text) - {word.text})
+    return _replace(block, word, rng.choice(nearby)) if nearby else None
 
 
 def letters_swapped(block: Block, rng: random.Random) -> str | None:
@@ -97,7 +101,7 @@ def letters_swapped(block: Block, rng: random.Random) -> str | None:
     if not positions:
         return None
     word, n = rng.choice(positions)
-    return _replaced(block, word, word.text[:n] + word.text[n + 1] + word.text[n] + word.text[n + 2 :])
+    return _replace(block, word, word.text[:n] + word.text[n + 1] + word.text[n] + word.text[n + 2 :])
 
 
 def indentation_lost(block: Block, rng: random.Random) -> str | None:
@@ -148,10 +152,10 @@ def break_block(block: Block, rng: random.Random) -> tuple[str, str] | None:
     return None
 
 
-def blocks(source: str, count: int, rng: random.Random, most_lines: int = 3, preceding_lines: int = 8) -> list[Block]:
-    """Choose up to `count` blocks of 1 to `most_lines` lines of a file's code, each with its preceding lines.
+def blocks(source: str, count: int, rng: random.Random) -> list[Block]:
+    """Choose up to `count` blocks of 1 to MAX_LINES lines of a file's code, each with its preceding lines.
 
-    No block has a line of a docstring or of another string over several lines. Source that this Python cannot parse,
+    No block has a line of a docstring or of another multi-line string. Source that this Python cannot parse,
     or whose lines do not end in \\n alone, gives no blocks.
     """
     try:
@@ -161,10 +165,10 @@ def blocks(source: str, count: int, rng: random.Random, most_lines: int = 3, pre
     lines = [line + "\n" for line in source.split("\n")]
     chosen = []
     for first in rng.sample(sorted(words), len(words)):
-        length, last = rng.randint(1, most_lines), first  # numbers of lines, from 1
+        length, last = rng.randint(1, MAX_LINES), first  # `first` and `last` are line numbers, from 1
         while last - first + 1 < length and last + 1 in words:
             last += 1
-        preceding = "".join(lines[max(0, first - 1 - preceding_lines) : first - 1])
+        preceding = "".join(lines[max(0, first - 1 - PRECEDING_LINES) : first - 1])
         if preceding.strip() and sum(len(words[line]) for line in range(first, last + 1)) > 2:
             chosen.append(_block(lines, words, first, last, preceding))
         if len(chosen) == count:
@@ -173,23 +177,23 @@ def blocks(source: str, count: int, rng: random.Random, most_lines: int = 3, pre
 
 
 def _block(lines: list[str], words: dict[int, list[Word]], first: int, last: int, preceding: str) -> Block:
-    moved, offset = [], 0
+    block_words, offset = [], 0
     for line in range(first, last + 1):
-        moved += [Word(w.kind, w.text, w.start + offset, w.stop + offset) for w in words[line]]
+        block_words += [Word(w.kind, w.text, w.start + offset, w.stop + offset) for w in words[line]]
         offset += len(lines[line - 1])
-    return Block(preceding, "".join(lines[first - 1 : last]), tuple(moved))
+    return Block(preceding, "".join(lines[first - 1 : last]), tuple(block_words))
 
 
 def _words_by_line(source: str) -> Iterator[tuple[int, list[Word]]]:
-    """Yield (line number, words) for each line of code without a part of a string over several lines."""
+    """Yield (line number, words) for each line of code that has no part of a multi-line string."""
     if "\r" in source:
         return  # the tokenizer counts lines that end in \r differently
     by_line: dict[int, list[Word]] = {}
-    inside: set[int] = set()
+    string_lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         (row, start), (last_row, stop) = token.start, token.end
         if row != last_row:
-            inside.update(range(row, last_row + 1))
+            string_lines.update(range(row, last_row + 1))
         elif token.type == tokenize.NAME:
             kind = "keyword" if keyword.iskeyword(token.string) else "name"
             by_line.setdefault(row, []).append(Word(kind, token.string, start, stop))
@@ -198,11 +202,12 @@ def _words_by_line(source: str) -> Iterator[tuple[int, list[Word]]]:
         elif token.type == tokenize.STRING:
             by_line.setdefault(row, []).append(Word("string", token.string, start, stop))
     for row, words in by_line.items():
-        if row not in inside:
+        if row not in string_lines:
             yield row, words
 
 
 def _names(text: str) -> set[str]:
+    """The identifiers in a text that need not be Python: names in comments and strings, too."""
     words = "".join(c if c.isalnum() or c == "_" else " " for c in text).split()
     return {word for word in words if word.isidentifier() and not keyword.iskeyword(word)}
 
@@ -211,5 +216,5 @@ def _choose(words: list[Word], rng: random.Random) -> Word | None:
     return rng.choice(words) if words else None
 
 
-def _replaced(block: Block, word: Word, text: str) -> str:
+def _replace(block: Block, word: Word, text: str) -> str:
     return block.text[: word.start] + text + block.text[word.stop :]

@@ -1,6 +1,7 @@
 """Sources of training text: the reader's own standard library, a pinned download, a file or a folder.
 
-A corpus is lazy: loading one looks at names, sizes and times; text is read while `documents` is iterated.
+A corpus is lazy: `load` looks at names, sizes and times, and at the start of a file; text is read while `documents` is
+iterated.
 """
 
 import hashlib
@@ -32,7 +33,7 @@ from ddp_course.data.text_files import (
 
 STDLIB = "stdlib"
 FEW_FILES = 20  # with at least this many files, every 20th is held out; with fewer, the last 5 % of each file
-LEFT_OUT = re.compile(r"_?tests?|test_.*|.*_tests?|site-packages|dist-packages|__pycache__")
+EXCLUDED_FOLDERS = re.compile(r"_?tests?|test_.*|.*_tests?|site-packages|dist-packages|__pycache__")
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Corpus:
 
     @cached_property
     def text_files(self) -> tuple[TextFile, ...]:
-        """The files of text without duplicates. Reads every file, 1 MB at a time.
+        """The files that hold text, without duplicates. Reads every file, 1 MB at a time.
 
         A copy of a file is dropped because it could land in the other split, and validation text must not be
         training text. Raises InputError if a file cannot be read, or if the one file asked for is not text.
@@ -90,9 +91,9 @@ class Corpus:
         """
         if split not in ("train", "val"):
             raise ValueError(f'split is "train" or "val", found {split!r}')
-        many = len(self.text_files) >= FEW_FILES
+        holds_out_files = len(self.text_files) >= FEW_FILES
         for index, file in enumerate(self.text_files):
-            if many:
+            if holds_out_files:
                 cut = 0 if index % FEW_FILES == FEW_FILES - 1 else file.size
             else:
                 cut = line_start_near(file, 0.95)
@@ -105,18 +106,16 @@ def load(data: str, cache: Path | None = None) -> Corpus:
     A name always wins; for a folder with the same name, write "./stdlib". Hidden files, files that are not UTF-8 text,
     and the folders of runs, which change during training, are left out of a folder. `cache` is the folder for
     downloads (default: cache_folder()).
-    Raises InputError if there is no such corpus, or if it is empty, not text, unreadable or cannot be
-    downloaded.
+    Raises InputError if there is no such corpus, or if it is empty, not text, unreadable or cannot be downloaded.
     """
-    data = os.fspath(data)
     if data == STDLIB:
         root = Path(sysconfig.get_paths()["stdlib"])
         files = files_below(
             root,
             keep_file=lambda path: path.name.endswith(".py"),
-            keep_folder=lambda path: not LEFT_OUT.fullmatch(path.name),
+            keep_folder=lambda path: not EXCLUDED_FOLDERS.fullmatch(path.name),
         )
-        return _with_text(STDLIB, root, files, salt=f"Python {platform.python_version()}")
+        return _corpus_of(STDLIB, root, files, salt=f"Python {platform.python_version()}")
     if data in DOWNLOADS:
         path = _downloaded(data, DOWNLOADS[data], cache or cache_folder())
         return Corpus(data, DOWNLOADS[data].sha256, path, (text_file(path),))
@@ -133,7 +132,7 @@ def load(data: str, cache: Path | None = None) -> Corpus:
             files = tuple(file for file in [readable_file(root)] if file.size)
     else:
         raise InputError(f"{root} is neither a file nor a folder: a corpus is read from files of text")
-    return _with_text(root.name or "data", root, files)
+    return _corpus_of(root.name or "data", root, files)
 
 
 def cache_folder() -> Path:
@@ -141,10 +140,10 @@ def cache_folder() -> Path:
 
     $DDP_COURSE_CACHE, or else $XDG_CACHE_HOME/ddp_course, or else ~/.cache/ddp_course.
     """
-    if chosen := os.environ.get("DDP_COURSE_CACHE"):
-        return Path(chosen).absolute()
-    if shared := os.environ.get("XDG_CACHE_HOME"):
-        return Path(shared).absolute() / "ddp_course"
+    if folder := os.environ.get("DDP_COURSE_CACHE"):
+        return Path(folder).absolute()
+    if parent := os.environ.get("XDG_CACHE_HOME"):
+        return Path(parent).absolute() / "ddp_course"
     try:
         return Path.home() / ".cache" / "ddp_course"
     except RuntimeError as error:
@@ -162,12 +161,12 @@ def make_folder(path: Path) -> Path:
     return path
 
 
-def _with_text(name: str, root: Path, files: tuple[TextFile, ...], salt: str = "") -> Corpus:
-    """Build the corpus. Raises InputError if it has no files, or no text in them."""
+def _corpus_of(name: str, root: Path, files: tuple[TextFile, ...], salt: str = "") -> Corpus:
+    """The corpus of `files`, with `salt` in its fingerprint. Raises InputError for no files, or no text in them."""
     if not files:
         raise InputError(f"{root} is empty: a corpus needs at least one file with text")
-    # Only the beginning of each file is read, up to the first with text, so that a warm start stays cheap;
-    # `text_files` checks every file before it is used.
+    # This reads only the first block of each file, and stops at the first file with text, so that a start with a full
+    # cache stays cheap. `text_files` checks all of every file.
     if all(digest_of_text(file.path, at_most=BLOCK) is None for file in files):
         if root.is_file():
             raise _not_text(root)

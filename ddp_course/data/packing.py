@@ -13,27 +13,25 @@ import torch
 from torch import Tensor
 
 from ddp_course.base.errors import InputError
-from ddp_course.data.shards import Shards
+from ddp_course.data.shards import BLOCK, Shards
 from ddp_course.data.windows import IGNORED, micro_batches, window_starts
-
-BLOCK = 8_000_000  # tokens that are searched at a time
 
 
 class StreamWindows:
     """Windows that start anywhere in the stream, as `windows.micro_batches` draws them."""
 
-    described = ""
+    described = ""  # text after the number of training tokens, when a run starts
 
     def __init__(self, tokens: np.ndarray | Shards, end_of_text: int, context: int, seed: int, per_update: int) -> None:
-        """Arguments as of PackedWindows. Raises InputError if the text is shorter than a window."""
-        window_starts(seed, 0, 1, len(tokens), context)
+        """The arguments are those of PackedWindows. Raises InputError if the text is shorter than a window."""
+        window_starts(seed, 0, 1, len(tokens), context)  # checks the seed and the length
         self._tokens, self._context, self._seed, self._per_update = tokens, context, seed, per_update
 
     def micro_batches(self, **which: int) -> Iterator[tuple[Tensor, Tensor]]:
         return micro_batches(self._tokens, context=self._context, seed=self._seed, **which)
 
     def targets(self, update: int) -> int:
-        """Targets in the global batch of an update."""
+        """The number of targets in a step's global batch."""
         return self._per_update
 
     def logged(self, targets: int) -> dict[str, float]:
@@ -49,7 +47,7 @@ class PackedWindows:
     exactly once. The longest chunks are placed first, each into the window with the least sufficient room.
     `fill_rate`: the share of positions that have a target.
 
-    per_update: capacity of the global batch of a step, in tokens. Every rank computes the same packing.
+    per_update: tokens per update, the capacity of a step's global batch. Every rank computes the same packing.
     Raises InputError if no document has two tokens.
     """
 
@@ -61,7 +59,7 @@ class PackedWindows:
         window = best_fit(lengths, context + 1)
         order = np.argsort(window, kind="stable")
         self._starts, self._lengths = starts[order], lengths[order]
-        self._first = np.searchsorted(window[order], np.arange(window.max() + 2))  # each window's first piece
+        self._first = np.searchsorted(window[order], np.arange(window.max() + 2))  # each window's first chunk
         self._targets = np.bincount(window, weights=lengths - 1).astype(np.int64)
         self.fill_rate = self._targets.sum() / (len(self._targets) * context)
 
@@ -100,7 +98,7 @@ class PackedWindows:
         return block[:-1], targets[:-1]
 
     def _draw(self, update: int, windows: int) -> np.ndarray:
-        """The windows of a step, a pure function of (seed, update, position), like the windows of the stream."""
+        """The numbers of a step's windows, by a pure function of (seed, update, position), as in StreamWindows."""
         return window_starts(self._seed, update, windows, len(self) + self._context, self._context)
 
 
@@ -125,15 +123,18 @@ def chunk_documents(ends: np.ndarray, context: int) -> tuple[np.ndarray, np.ndar
 
 
 def best_fit(lengths: np.ndarray, capacity: int) -> np.ndarray:
-    """Choose a window (counted from 0) for each chunk: the longest first, into the least sufficient room."""
-    with_room: list[list[int]] = [[] for _ in range(capacity + 1)]
-    rooms, windows = 0, 0  # bit r of rooms: some window has room for r more tokens
+    """Choose a window of `capacity` tokens for each chunk: the longest first, into the least sufficient room.
+
+    Returns the window of each chunk, int64, counted from 0.
+    """
+    with_room: list[list[int]] = [[] for _ in range(capacity + 1)]  # with_room[r]: windows with room for r more tokens
+    rooms, windows = 0, 0  # bit r of `rooms` is set if with_room[r] is not empty
     chosen = np.empty(len(lengths), np.int64)
     for chunk in np.argsort(-lengths, kind="stable").tolist():
         length = int(lengths[chunk])
         enough = rooms >> length
         if enough:
-            room = length + (enough & -enough).bit_length() - 1
+            room = length + (enough & -enough).bit_length() - 1  # the lowest bit of `rooms` from `length` on
             window = with_room[room].pop()
             rooms ^= (not with_room[room]) << room
         else:

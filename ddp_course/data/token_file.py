@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ddp_course.base.atomic_file import replacing
 from ddp_course.base.errors import InputError
 from ddp_course.base.json_file import read_object
 from ddp_course.data import corpora, shards, tokenizer
@@ -28,7 +29,7 @@ TRAINING_BYTES = 32_000_000  # of text to train a tokenizer on: more takes longe
 SECONDS_BETWEEN_REPORTS = 10
 DAY = 86_400  # seconds
 Say = Callable[[str], object]
-NOTHING: Mapping[str, object] = {}
+NO_SETTINGS: Mapping[str, object] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +58,7 @@ def prepare(
     vocab_size: int | None = None,
     cache: Path | None = None,
     say: Say = print,
-    resumed_settings: Mapping[str, object] = NOTHING,
+    resumed_settings: Mapping[str, object] = NO_SETTINGS,
 ) -> Path:
     """Make sure that a corpus's token files exist and are undamaged, and return their folder. Call it on one rank.
 
@@ -81,8 +82,8 @@ def prepare(
         if (damage := _damage(resumed_folder)) is None:
             return resumed_folder
         say(f"the token files that this run began with are gone ({damage}): reading {data} anew")
-    cache = Path(cache) if cache else corpora.cache_folder()
-    existing_tokenizer = None if tokenizer_name in tokenizer.BUILT else _existing(tokenizer_name, vocab_size)
+    cache = cache or corpora.cache_folder()
+    existing_tokenizer = None if tokenizer_name in tokenizer.BUILT else _existing_tokenizer(tokenizer_name, vocab_size)
     if shard_files := shards.find_shards(Path(os.path.abspath(os.path.expanduser(data)))):
         try:
             return _prepare_shards(shard_files, existing_tokenizer or tokenizer_name, cache, say)
@@ -115,25 +116,26 @@ def prepare(
 
 
 def _cannot_write(folder: Path, error: OSError) -> InputError:
-    """The error for a failed write, such as on a full disk; errors of reading have their own messages."""
+    """The error for a failed write, such as on a full disk."""
     return InputError(
         f"cannot write the token files {folder} ({error.strerror or error}): set DDP_COURSE_CACHE to another folder"
     )
 
 
-def _existing(folder: str, vocab_size: int | None) -> tokenizer.Tokenizer:
-    found_tokenizer = tokenizer.existing(folder)
-    if vocab_size not in (None, found_tokenizer.vocab_size):
+def _existing_tokenizer(folder: str, vocab_size: int | None) -> tokenizer.Tokenizer:
+    """The tokenizer in a folder. Raises InputError if `vocab_size` is neither None nor its size."""
+    existing = tokenizer.existing(folder)
+    if vocab_size not in (None, existing.vocab_size):
         raise InputError(
-            f"the tokenizer {folder} has {found_tokenizer.vocab_size} tokens, not {vocab_size}: give --vocab-size None"
+            f"the tokenizer {folder} has {existing.vocab_size} tokens, not {vocab_size}: give --vocab-size None"
         )
-    return found_tokenizer
+    return existing
 
 
 def _prepare_shards(
     shard_files: dict[str, list[Path]], shard_tokenizer: tokenizer.Tokenizer | str, cache: Path, say: Say
 ) -> Path:
-    """Make a folder that holds only meta.json, with the paths, counts and checksums of the shards."""
+    """Make a folder that holds only meta.json, with the paths, counts and checksums of the shards; returns it."""
     data = shard_files["train"][0].parent
     if shard_tokenizer == "bytes":
         shard_tokenizer = tokenizer.build("bytes", [])
@@ -150,16 +152,15 @@ def _prepare_shards(
         say(f"reading the shards in {data}: {sum(map(len, shard_files.values()))} files")
         meta = {"format": FORMAT, "corpus": data.name} | shards.describe_shards(shard_files, shard_tokenizer)
         folder.mkdir(exist_ok=True)
-        unfinished = folder / f".meta.{uuid.uuid4().hex}"
-        unfinished.write_text(json.dumps(meta | {"sha256": _sha256(meta)}))
-        os.replace(unfinished, folder / "meta.json")
+        with replacing(folder / "meta.json") as file:
+            json.dump(meta | {"sha256": _sha256(meta)}, file)
     return folder
 
 
 def open_tokens(folder: Path) -> Tokens:
     """Map the token files into memory, on every rank. This is fast for files of any size.
 
-    Raises InputError if they are not there: on several machines, each needs `prepare` or a shared cache.
+    Raises InputError if they are missing: on several machines, each needs `prepare` or a shared cache.
     """
     folder = Path(folder)
     try:
@@ -174,10 +175,10 @@ def open_tokens(folder: Path) -> Tokens:
 
 
 def _mapped(folder: Path, split: str, meta: dict) -> np.memmap | shards.Shards:
-    about = meta["splits"][split]
-    if "files" in about:
-        return shards.Shards(about["files"], meta["dtype"])
-    return np.memmap(folder / f"{split}.bin", meta["dtype"], "r", shape=(about["tokens"],))
+    split_meta = meta["splits"][split]
+    if "files" in split_meta:
+        return shards.Shards(split_meta["files"], meta["dtype"])
+    return np.memmap(folder / f"{split}.bin", meta["dtype"], "r", shape=(split_meta["tokens"],))
 
 
 def _build(
@@ -188,20 +189,21 @@ def _build(
     say: Say,
     existing_tokenizer: tokenizer.Tokenizer | None,
 ) -> None:
-    """Write the three files, with the existing tokenizer or, if there is none, with a newly trained one."""
+    """Write train.bin, val.bin and meta.json, with the existing tokenizer or else with a newly trained one."""
     size = sum(file.size for file in corpus.text_files)
     say(f"building the token files of {corpus.name} with the tokenizer {name}: {size / 1e6:.1f} MB of text")
     start = time.monotonic()
-    every = max(1, round(size / TRAINING_BYTES))
-    if trained := existing_tokenizer is None:
-        # A merge needs a byte of the text at least; the library takes memory for as many as it is asked for.
+    text_tokenizer = existing_tokenizer
+    if text_tokenizer is None:
+        # Each merge needs at least one byte of text, and the library allocates memory for `vocab_size` of them.
         vocab_size = min(vocab_size, tokenizer.SMALLEST_VOCAB_SIZE + min(size, 2 * TRAINING_BYTES))
-        existing_tokenizer = tokenizer.build(name, islice(corpus.documents("train"), 0, None, every), vocab_size)
-    if trained and name != "bytes":
-        say(f"training the tokenizer {name}: {existing_tokenizer.vocab_size} ids, {time.monotonic() - start:.1f} s")
+        stride = max(1, round(size / TRAINING_BYTES))
+        text_tokenizer = tokenizer.build(name, islice(corpus.documents("train"), 0, None, stride), vocab_size)
+        if name != "bytes":
+            say(f"training the tokenizer {name}: {text_tokenizer.vocab_size} ids, {time.monotonic() - start:.1f} s")
     start = time.monotonic()
-    dtype = np.dtype("<u4" if existing_tokenizer.vocab_size > 65_535 else "<u2")
-    splits = {split: _write(corpus, split, existing_tokenizer, dtype, folder, say) for split in ("train", "val")}
+    dtype = np.dtype("<u4" if text_tokenizer.vocab_size > 65_535 else "<u2")
+    splits = {split: _write(corpus, split, text_tokenizer, dtype, folder, say) for split in ("train", "val")}
     total = {key: sum(counts[key] for counts in splits.values()) for key in ("documents", "bytes", "tokens")}
     say(
         f"tokenizing {corpus.name}: {total['documents']} documents, {total['bytes'] / 1e6:.1f} MB -> "
@@ -213,7 +215,7 @@ def _build(
         "corpus_fingerprint": corpus.fingerprint,
         "dtype": dtype.str,
         "splits": splits,
-        "tokenizer": existing_tokenizer.state(),
+        "tokenizer": text_tokenizer.state(),
     }
     (folder / "meta.json").write_text(json.dumps(meta | {"sha256": _sha256(meta)}))
 
@@ -242,7 +244,7 @@ def _write(
 
 
 def _publish(building: Path, folder: Path) -> None:
-    """Give a finished folder its final name. It replaces a damaged folder, but no finished one of another process."""
+    """Give a finished folder its final name: it replaces a damaged folder, but not an undamaged one."""
     if folder.exists() and _damage(folder) is not None:
         damaged = building.with_name(f"{building.name}-damaged")
         try:
@@ -253,7 +255,7 @@ def _publish(building: Path, folder: Path) -> None:
     try:
         os.rename(building, folder)
     except OSError:
-        if _damage(folder) is not None:  # the rename failed for another reason than a finished folder
+        if _damage(folder) is not None:  # the rename did not fail because another process had finished first
             raise
 
 
