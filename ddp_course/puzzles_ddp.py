@@ -27,7 +27,7 @@ from ddp_course.checkpoint.distributed_state import DistributedState
 from ddp_course.checkpoint.run_directory import RunDirectory, open_run
 from ddp_course.checkpoint.training_state import TrainingState
 from ddp_course.data import sudoku
-from ddp_course.data.puzzles import PuzzleBatches, Puzzles, fingerprint, guessed, make_sets, read_sets
+from ddp_course.data.puzzles import PuzzleBatches, Puzzles, fingerprint, guess_accuracy, make_sets, read_sets
 from ddp_course.data.windows import IGNORED
 from ddp_course.distributed import process_group
 from ddp_course.distributed.bucket_order import wrap
@@ -194,7 +194,7 @@ def train(config: PuzzleConfig) -> int:
         f"{config.run_name}: {len(puzzles):,} boards of {config.puzzles:,} puzzles, {len(held_out):,} held out; "
         f"{sum(p.numel() for p in model.parameters()):,} parameters, a table of {embedding.table.numel():,} numbers; "
         f"{config.precision} on {world.device}\n{config.boards_per_update} boards per update, {world.size} rank(s); "
-        f"filled in at random, {guessed(held_out, config.seed):.3f} of the held-out puzzles come out right"
+        f"filled in at random, {guess_accuracy(held_out, config.seed):.3f} of the held-out puzzles come out right"
     )
     batches = iter(
         PuzzleBatches(

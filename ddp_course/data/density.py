@@ -20,7 +20,7 @@ from ddp_course.base.errors import InputError
 from ddp_course.base.json_file import read_object
 
 Mode = Literal["none", "mean", "sum"]
-KEPT = frozenset(
+KEYWORDS = frozenset(
     "and as assert class def del elif else except for from if import in is lambda not or raise return "
     "try while with yield".split()
 )
@@ -28,7 +28,7 @@ KEPT = frozenset(
 
 @dataclass(frozen=True)
 class Weights:
-    """`values`: one weight a pair, float64, with mean 1. `misses`: pairs whose prompt had none; theirs is 1."""
+    """`values`: one weight per pair, float64, with mean 1. `misses`: how many pairs have no weight; theirs is 1."""
 
     values: Tensor
     misses: int
@@ -40,23 +40,23 @@ def key_of(prompt: str) -> str:
 
 
 def shape_of(prompt: str) -> str:
-    """The group that a prompt belongs to: its last line, with all names, numbers and strings made equal."""
+    """The group of a prompt: its last line, in which all names and numbers, and all strings, are written alike."""
     line = prompt.rstrip().rpartition("\n")[2].strip()
     line = re.sub(r"'[^']*'|\"[^\"]*\"", "'", line)
-    return re.sub(r"\w+", lambda word: word[0] if word[0] in KEPT else "a", line)
+    return re.sub(r"\w+", lambda word: word[0] if word[0] in KEYWORDS else "a", line)
 
 
 def computed(prompts: Iterable[str]) -> dict[str, float]:
     """Compute weights by key: 1 / the number of prompts with the same shape, so all shapes have equal total weight."""
     shapes = [(key_of(prompt), shape_of(prompt)) for prompt in prompts]
-    crowd = Counter(shape for _, shape in shapes)
-    return {key: 1 / crowd[shape] for key, shape in shapes}
+    counts = Counter(shape for _, shape in shapes)
+    return {key: 1 / counts[shape] for key, shape in shapes}
 
 
 def read_weights(path: Path) -> dict[str, float]:
     """Read weights by md5 from a JSON object {md5 of the prompt, at least its first 16 digits: weight}.
 
-    A weight is from 1e-30 to 1e30. Raises InputError that names the wrong entry.
+    A weight is from 1e-30 to 1e30. Raises InputError, which names the first wrong entry.
     """
 
     def entries(pairs: list[tuple[str, object]]) -> dict[str, float]:
@@ -80,8 +80,8 @@ def read_weights(path: Path) -> dict[str, float]:
 def look_up(prompts: Sequence[str], weights: Mapping[str, float], most_misses: float) -> Weights:
     """Look up the weight of each prompt and divide by the mean of the known ones. A missing weight becomes 1.
 
-    A default of 1 before the division would drown real weights of 0.001. Many misses mean that the file was written
-    for other prompts, which may differ by a single space. Raises InputError if the share of misses is above
+    A default of 1 before the division would be far above real weights of 0.001. Many misses mean that the file was
+    written for other prompts, which may differ by a single space. Raises InputError if the share of misses is above
     `most_misses`.
     """
     matches = [weights.get(key_of(prompt)) for prompt in prompts]
@@ -102,8 +102,8 @@ def factors(weights: Tensor, mode: Mode, cap: float | None, *, total_weight: flo
     """The factor of each pair's loss. The loss of the global batch is sum(factor * loss) / `pairs`.
 
     weights: of this rank's pairs. total_weight, pairs: summed over the global batch, which means over all ranks. The
-    gradient then equals that of one process with the global batch. With sums of its own, each rank would weight its
-    pairs differently.
+    gradient then equals that of one process with the global batch. If each rank divided by its own sums, equal weights
+    would get other factors on other ranks.
 
     none: 1. The weights are not used.
     mean: weight * pairs / total_weight. The weighted mean of the global batch: the batch's total weight has no effect.

@@ -1,4 +1,4 @@
-"""Preference pairs: a prompt, a chosen completion and a rejected completion. And prompts with one answer each.
+"""Preference pairs (a prompt, a chosen and a rejected completion), and prompts with one answer each.
 
 They come from a JSONL file, or are made from a corpus of Python code: chosen is the original code, rejected the same
 code broken in a known way. Whole files are held out for validation. The format is one object per line:
@@ -25,18 +25,19 @@ from ddp_course.data.text_files import input_errors
 from ddp_course.data.windows import window_starts
 
 TRAIN, VALIDATION = "train.jsonl", "validation.jsonl"
-PAIRS_PER_FILE = 16  # at most, while there are files enough
+PAIRS_PER_FILE = 16  # at most, in a corpus with enough files
 HELD_OUT = 20  # every 20th prompt of a single JSONL file is held out for validation
-LONGEST_LINE = 16 << 20  # bytes
-NOTHING: Mapping[str, object] = {}
+MAX_LINE_BYTES = 16 << 20
+NO_SETTINGS: Mapping[str, object] = {}
 VERSION = 4  # of the pairs made from a corpus: raising it makes cached pairs stale
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A preference pair. `kind` names the breakage that made the rejected completion; it may be empty.
+    """A preference pair.
 
-    `source` names the file that it comes from: pairs of one file are alike. It may be empty, too.
+    `kind` names the breakage that made the rejected completion. `source` identifies the document that the pair comes
+    from, because pairs of one document are alike. Either may be empty.
     """
 
     prompt: str
@@ -54,20 +55,20 @@ class Answer:
     answer: str
 
 
-Kind = TypeVar("Kind", Pair, Answer)
+Record = TypeVar("Record", Pair, Answer)
 
 
-def read_pairs(path: Path, kind: type[Kind] = Pair) -> list[Kind]:
-    """Read a JSONL file. Raises InputError, with the line number, for the first line that is not of this kind."""
+def read_pairs(path: Path, record_type: type[Record] = Pair) -> list[Record]:
+    """Read a JSONL file. Raises InputError, with the line number, for the first line that is not of `record_type`."""
     pairs = []
     with input_errors(path), open(path, "rb") as file:
-        for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), start=1):
+        for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
             try:
-                pairs.append(_pair(line, kind))
+                pairs.append(_parse_line(line, record_type))
             except ValueError as error:
                 raise InputError(f"{path}, line {number}: {error}") from None
     if not pairs:
-        raise InputError(f"{path} is empty: expected one JSON object per line, with {_listed(_required(kind))}")
+        raise InputError(f"{path} is empty: expected one JSON object per line, with {_listed(_required(record_type))}")
     return pairs
 
 
@@ -81,15 +82,16 @@ def write_pairs(path: Path, pairs: Iterable[Pair | Answer]) -> None:
 
 
 def make_pairs(documents: Iterable[str], count: int, seed: int, per_file: int = PAIRS_PER_FILE) -> Iterator[Pair]:
-    """Make pairs from Python sources: up to `per_file` of each document, `count` in all."""
+    """Make pairs from Python sources: at most `per_file` of each document and `count` in all."""
     made = 0
     for number, source in enumerate(documents):
         rng = random.Random(f"{seed} {number}")
         for block in blocks(source, per_file, rng):
-            breakage = break_block(block, rng)
-            if breakage and made < count:
+            broken = break_block(block, rng)
+            if broken and made < count:
                 made += 1
-                yield Pair(block.preceding, block.text, breakage[1], breakage[0], f"document {number}")
+                breakage, text = broken
+                yield Pair(block.preceding, block.text, text, breakage, f"document {number}")
         if made == count:
             return
 
@@ -100,7 +102,7 @@ def prepare_pairs(
     validation: int,
     seed: int,
     say: Callable[[str], None] = print,
-    resumed_settings: Mapping[str, object] = NOTHING,
+    resumed_settings: Mapping[str, object] = NO_SETTINGS,
 ) -> Path:
     """Make or find train.jsonl and validation.jsonl for `data`, and return their folder. Call it on one rank.
 
@@ -135,7 +137,7 @@ def prepare_pairs(
         make_folder(folder)
         pairs = []
         for name, split, count in ((TRAIN, "train", train), (VALIDATION, "val", validation)):
-            pairs = _spread(corpus, split, count, seed, without=pairs)
+            pairs = _pairs_of_split(corpus, split, count, seed, excluded=pairs)
             if not pairs:
                 code = "Python code" if name == TRAIN else "Python code that is not trained on"
                 raise InputError(f"no pairs can be made from {data}: it holds too little {code} for {name}")
@@ -143,8 +145,11 @@ def prepare_pairs(
     return folder
 
 
-def find_pairs(data: str, kind: type[Kind] = Pair) -> Path | None:
-    """The folder of train.jsonl and validation.jsonl for a folder or a JSONL file, as in `prepare_pairs`; or None."""
+def find_pairs(data: str, record_type: type[Record] = Pair) -> Path | None:
+    """The folder of train.jsonl and validation.jsonl for a folder or a JSONL file, as in `prepare_pairs`.
+
+    None if `data` is neither. Raises InputError if one of the two files is missing.
+    """
     source = Path(os.path.expanduser(data))
     present = _files_of(source)
     if present == {TRAIN, VALIDATION}:
@@ -155,12 +160,12 @@ def find_pairs(data: str, kind: type[Kind] = Pair) -> Path | None:
             f"{source} holds {min(present)} but no {missing}; pairs in a folder need both, or give the file"
         )
     if source.suffix == ".jsonl" or (os.path.isfile(source) and _looks_like_json(source)):
-        return _split(source, kind)
+        return _split_file(source, record_type)
     return None
 
 
 def fingerprint(folder: Path) -> str:
-    """A hash over the pairs of a folder, 16 hex digits."""
+    """A hash over the two files of a folder, 16 hex digits."""
     digest = hashlib.sha256()
     for name in (TRAIN, VALIDATION):
         digest.update(hashlib.sha256((folder / name).read_bytes()).digest())
@@ -168,15 +173,15 @@ def fingerprint(folder: Path) -> str:
 
 
 def pairs_of_update(seed: int, update: int, count: int, total: int) -> list[int]:
-    """Draw `count` of `total` pairs for a step: a pure function of (seed, update), for any number of processes.
+    """The indices of `count` of `total` pairs for a step, drawn with replacement: a pure function of (seed, update).
 
-    They are drawn like the windows of pre-training, with a context of 0 tokens.
+    They are drawn like the windows of pre-training, with a context of 0 tokens, at any number of processes.
     """
     return window_starts(seed, update, count, total, context=0).tolist()
 
 
 def _files_of(folder: Path) -> set[str]:
-    """The names of those of the two files that exist in a folder."""
+    """Which of TRAIN and VALIDATION exist in a folder."""
     return {name for name in (TRAIN, VALIDATION) if os.path.isfile(folder / name)}
 
 
@@ -186,25 +191,26 @@ def _looks_like_json(path: Path) -> bool:
         return file.read(1 << 16).lstrip()[:1] in (b"{", b"[") and not is_code(path)
 
 
-def _required(kind: type) -> list[str]:
-    return [field.name for field in fields(kind) if field.default is MISSING]
+def _required(record_type: type) -> list[str]:
+    """The names of the fields without a default."""
+    return [field.name for field in fields(record_type) if field.default is MISSING]
 
 
 def _listed(names: list[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _pair(line: bytes, kind: type[Kind]) -> Kind:
+def _parse_line(line: bytes, record_type: type[Record]) -> Record:
     """Parse one line of a JSONL file. Raises ValueError that says what is wrong."""
-    if len(line) > LONGEST_LINE:
-        raise ValueError(f"it has more than {LONGEST_LINE >> 20} MB, expected one pair")
-    record, required = parse(line), _required(kind)
+    if len(line) > MAX_LINE_BYTES:
+        raise ValueError(f"it has more than {MAX_LINE_BYTES >> 20} MB, expected one pair")
+    record, required = parse(line), _required(record_type)
     if not isinstance(record, dict):
         raise ValueError(f"expected a JSON object with {_listed(required)}, found {type(record).__name__}")
     for name in required:
         if name not in record:
             raise ValueError(f"{name!r} is missing; there is {', '.join(record) or 'nothing'}")
-    pair = kind(**{field.name: record.get(field.name, "") for field in fields(kind)})
+    pair = record_type(**{field.name: record.get(field.name, "") for field in fields(record_type)})
     for name, text in asdict(pair).items():
         if not isinstance(text, str):
             raise ValueError(f"{name!r} should be a text, found {type(text).__name__}")
@@ -218,32 +224,32 @@ def _pair(line: bytes, kind: type[Kind]) -> Kind:
     return pair
 
 
-def _spread(corpus: Corpus, split: str, count: int, seed: int, without: Iterable[Pair] = ()) -> list[Pair]:
-    """Make `count` pairs from files all over the corpus, without parsing more files than needed.
+def _pairs_of_split(corpus: Corpus, split: str, count: int, seed: int, excluded: Iterable[Pair]) -> list[Pair]:
+    """Make `count` pairs from random documents of a split, without parsing many more documents than needed.
 
-    Pairs with the code of a pair in `without` are left out, because some files of Python's library share lines.
+    Pairs with the code of a pair in `excluded` are left out, because some files of Python's library share lines.
     """
     files = max(1, len(corpus.text_files) * (1 if split == "train" else 0.05))
     share = 1.5 * count / (PAIRS_PER_FILE * files)  # 1.5: some files give fewer pairs
     if files < FEW_FILES:  # a random choice among so few could leave out all of them
         share = 1.0
-    chosen = (
+    documents = (
         text
         for number, text in enumerate(corpus.documents(split))
         if random.Random(f"{seed} {split} {number}").random() < share
     )
     per_file = max(PAIRS_PER_FILE, round(1.5 * count / files))
-    excluded = {(pair.prompt, pair.chosen) for pair in without}
-    pairs = list(make_pairs(chosen, 10 * count, seed, per_file))
+    excluded_code = {(pair.prompt, pair.chosen) for pair in excluded}
+    pairs = list(make_pairs(documents, 10 * count, seed, per_file))
     drawn = random.Random(seed).sample(pairs, min(count, len(pairs)))
     known = set(drawn)
     spare = [pair for pair in pairs if pair not in known]
-    return [pair for pair in drawn + spare if (pair.prompt, pair.chosen) not in excluded][:count]
+    return [pair for pair in drawn + spare if (pair.prompt, pair.chosen) not in excluded_code][:count]
 
 
-def _split(path: Path, kind: type[Kind]) -> Path:
-    """Split a JSONL file into training and validation pairs, in a folder of the cache."""
-    pairs = read_pairs(path, kind)
+def _split_file(path: Path, record_type: type[Record]) -> Path:
+    """Split a JSONL file into training and validation pairs; returns their folder, in the cache."""
+    pairs = read_pairs(path, record_type)
     held_out = [int(hashlib.md5(pair.prompt.encode()).hexdigest(), 16) % HELD_OUT == 0 for pair in pairs]
     if all(held_out) or not any(held_out):
         raise InputError(

@@ -18,15 +18,16 @@ Pair = tuple[sudoku.Board, sudoku.Board]  # puzzle and solution
 
 
 def read_unlike(folder: Path, seed: int, size: int, train: int, test: int) -> tuple[list[Pair], list[Pair]]:
-    """`train` puzzles of the one file and `test` of the other, drawn at random; none an augmentation of another.
+    """Draw `train` puzzles from train.csv and `test` from test.csv at random, none an augmentation of another.
 
-    Raises InputError for a file that is missing or holds too few, and for a line that is no sudoku of this size.
+    Raises InputError if a file is missing or holds too few, and for a line that is no sudoku of this size.
     """
     rng, known = random.Random(f"puzzles drawn with seed {seed}"), set()
     return _draw(folder / TRAIN, size, train, rng, known), _draw(folder / TEST, size, test, rng, known)
 
 
 def _draw(path: Path, size: int, count: int, rng: random.Random, known: set[str]) -> list[Pair]:
+    """Draw `count` puzzles from a file. Their fingerprints are not in `known`, and are added to it."""
     lines, drawn = list(_lines(path)), []
     for _, number, question, answer in sorted((rng.random(), *line) for line in lines):
         if len(drawn) == count:

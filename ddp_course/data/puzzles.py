@@ -56,10 +56,10 @@ def make_sets(
     """Make two sets of sudokus from `seed`, (training, held out). No puzzle is an augmentation of another.
 
     The training set has `puzzles` puzzles, each with random augmentations, `boards_per_puzzle` boards in all, which
-    share the puzzle's id. The held-out puzzles have id 0 and depend on `held_out` and the seed alone.
+    share the puzzle's id. The held-out puzzles have id 0 and do not depend on `puzzles` or `boards_per_puzzle`.
     """
     made = sudoku.make_unlike(seed, size, held_out + puzzles, *clues)
-    return augmented(seed, made[held_out:], boards_per_puzzle), held_out_puzzles(made[:held_out])
+    return augment_all(seed, made[held_out:], boards_per_puzzle), held_out_puzzles(made[:held_out])
 
 
 def read_sets(
@@ -67,22 +67,22 @@ def read_sets(
 ) -> tuple[Puzzles, Puzzles]:
     """Read the two sets of `make_sets` from a folder with train.csv and test.csv (see `puzzle_files`)."""
     train, test = read_unlike(folder, seed, size, puzzles, held_out)
-    return augmented(seed, train, boards_per_puzzle), held_out_puzzles(test)
+    return augment_all(seed, train, boards_per_puzzle), held_out_puzzles(test)
 
 
-def augmented(seed: int, pairs: list[tuple[sudoku.Board, sudoku.Board]], boards_per_puzzle: int) -> Puzzles:
+def augment_all(seed: int, pairs: list[tuple[sudoku.Board, sudoku.Board]], boards_per_puzzle: int) -> Puzzles:
     """Add random augmentations to each puzzle, up to `boards_per_puzzle` boards; the ids count from 1."""
     boards, ids = [], []
     for number, (puzzle, solution) in enumerate(pairs, start=1):
         rng = random.Random(f"augmentations of puzzle {number} of seed {seed}")
-        others = (sudoku.augment(puzzle, solution, rng) for _ in range(boards_per_puzzle - 1))
-        boards += [(puzzle, solution), *others]
+        augmentations = (sudoku.augment(puzzle, solution, rng) for _ in range(boards_per_puzzle - 1))
+        boards += [(puzzle, solution), *augmentations]
         ids += [number] * boards_per_puzzle
     return _arrays(boards, ids)
 
 
 def held_out_puzzles(pairs: list[tuple[sudoku.Board, sudoku.Board]]) -> Puzzles:
-    """Puzzles that are not trained on: all have the id 0."""
+    """The boards of puzzles that are not trained on, all with the id 0."""
     return _arrays(pairs, [HELD_OUT_ID] * len(pairs))
 
 
@@ -123,7 +123,7 @@ class PuzzleBatches(IterableDataset):
         self.puzzles, self.batch_size, self.seed, self.start = puzzles, batch_size, seed, start
         self.rank, self.rows = rank, math.ceil(batch_size / world_size)
         self.per_epoch = math.ceil(len(puzzles) / batch_size)
-        self._drawn: tuple[int, np.ndarray] | None = None
+        self._epoch_order: tuple[int, np.ndarray] | None = None
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield this rank's batches; in a worker of a DataLoader, the worker's share of them."""
@@ -141,12 +141,13 @@ class PuzzleBatches(IterableDataset):
         return self._order(epoch)[index * self.batch_size : (index + 1) * self.batch_size]
 
     def _order(self, epoch: int) -> np.ndarray:
+        """The order of the puzzles in an epoch. The order of one epoch is cached."""
         if self.seed is None:
             return np.arange(len(self.puzzles))
-        if self._drawn is None or self._drawn[0] != epoch:
-            words = np.random.Philox(key=np.array([self.seed, epoch], dtype=np.uint64))
-            self._drawn = epoch, np.argsort(words.random_raw(len(self.puzzles)), kind="stable")
-        return self._drawn[1]
+        if self._epoch_order is None or self._epoch_order[0] != epoch:
+            generator = np.random.Philox(key=np.array([self.seed, epoch], dtype=np.uint64))
+            self._epoch_order = epoch, np.argsort(generator.random_raw(len(self.puzzles)), kind="stable")
+        return self._epoch_order[1]
 
     def _batch(self, number: int) -> Batch:
         boards = self.global_batch(number)
@@ -165,12 +166,12 @@ def fingerprint(*sets: Puzzles) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 
-def guessed(puzzles: Puzzles, seed: int, tries: int = 10) -> float:
+def guess_accuracy(puzzles: Puzzles, seed: int, tries: int = 10) -> float:
     """The share of puzzles that are solved by giving each empty cell a random digit that the clues allow."""
-    rng, right = random.Random(f"guesses of seed {seed}"), 0
+    rng, solved = random.Random(f"guesses of seed {seed}"), 0
     for clues, solution in zip(puzzles.clues.tolist(), puzzles.solutions.tolist(), strict=True):
-        right += sum(sudoku.fill_at_random(tuple(clues), rng) == tuple(solution) for _ in range(tries))
-    return right / (tries * len(puzzles))
+        solved += sum(sudoku.fill_at_random(tuple(clues), rng) == tuple(solution) for _ in range(tries))
+    return solved / (tries * len(puzzles))
 
 
 def _arrays(boards: list[tuple[sudoku.Board, sudoku.Board]], ids: list[int]) -> Puzzles:

@@ -1,4 +1,4 @@
-"""A folder of files that hold tokens already, as one long array: train*.bin and val*.bin, ids of two or four bytes.
+"""A folder of token files that another program wrote: *train*.bin and *val*.bin, flat files of two- or four-byte ids.
 
 The files of a split are concatenated in the order of their names, so a window may end in the next file. A rank maps
 all files into memory and reads only the bytes of its windows.
@@ -15,7 +15,7 @@ import numpy as np
 from ddp_course.base.errors import InputError
 from ddp_course.data import tokenizer
 
-BLOCK = 8_000_000  # tokens that are checked at a time
+BLOCK = 8_000_000  # tokens that are read at a time
 
 
 class Shards:
@@ -57,9 +57,10 @@ def shards_fingerprint(shards: dict[str, list[Path]], shard_tokenizer: tokenizer
 
 
 def describe_shards(shards: dict[str, list[Path]], shard_tokenizer: tokenizer.Tokenizer) -> dict:
-    """The entries of meta.json for shards: format, files, counts and checksums. Reads every file once.
+    """The entries of meta.json for shards: dtype, tokenizer, and files, token count and checksum of each split.
 
-    Raises InputError if a file holds no whole number of tokens, or an id that the tokenizer does not know.
+    Reads every file once. Raises InputError if a file is empty, has a size that is no multiple of an id's, or holds an
+    id that the tokenizer does not know.
     """
     dtype = np.dtype("<u4" if shard_tokenizer.vocab_size > 65_536 else "<u2")
     splits = {}

@@ -1,4 +1,4 @@
-"""Files of tokens or text as one endless, shuffled stream of batches, dealt out to ranks and their loader workers.
+"""Files of tokens or text as one endless, shuffled stream of batches, divided among ranks and their loader workers.
 
 The global batch is a pure function of (files, seed, position in the stream). The numbers of ranks and of loader
 workers only decide which process reads which part of it. The position is one number. A resumed run needs nothing
@@ -35,7 +35,7 @@ class TokenStream(IterableDataset):
 
     The order sorts raw words of a Philox stream with key (seed, epoch): NumPy keeps those the same in all versions.
 
-    Raises InputError if a file cannot be read or holds no whole number of tokens, if there is no window, if the
+    Raises InputError if a file cannot be read or ends within a token, if there is no window, if the
     batch does not divide by world_size, or if `state` is of files with other sizes, another seed, dtype or context.
     """
 
@@ -68,8 +68,8 @@ class TokenStream(IterableDataset):
         self.windows = int(self.bounds[-1]) if len(self.bounds) else 0
         if not self.windows:
             raise InputError(f"none of the {len(self.files)} files has a window: that takes {context + 1} tokens")
-        described = f"{tokens.tolist()} {self.dtype.str} {context} {seed}"
-        self.identity = hashlib.sha256(described.encode()).hexdigest()[:16]
+        settings = f"{tokens.tolist()} {self.dtype.str} {context} {seed}"
+        self.identity = hashlib.sha256(settings.encode()).hexdigest()[:16]
         self.start = self._position(state)
         self._drawn: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 

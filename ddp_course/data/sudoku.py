@@ -14,7 +14,7 @@ from functools import cache
 from ddp_course.base.errors import InputError
 
 Board = tuple[int, ...]
-SIZES = (4, 9)  # digits, and cells in a row
+SIZES = (4, 9)  # the number of digits, and of cells in a row
 MOST_4X4 = 2 * 2**16  # upper bound: two solved boards up to augmentation, times the subsets of 16 cells
 SECONDS_BETWEEN_REPORTS = 5
 
@@ -26,7 +26,7 @@ def solutions(board: Sequence[int], limit: int = 2, rng: random.Random | None = 
     order: the first solution of an empty board is then a random grid.
     """
     size = size_of(board)
-    free = [[(1 << size) - 1] * size for _ in range(3)]  # of each row, column and box: its unused digits, as bits
+    free = _all_free(size)
     cells, solved = list(board), []
     for cell, digit in enumerate(board):
         if digit and not _assign(free, size, cell, 1 << digit - 1):
@@ -43,7 +43,7 @@ def solutions(board: Sequence[int], limit: int = 2, rng: random.Random | None = 
             if len(solved) < limit and _assign(free, size, cell, 1 << digit - 1):
                 cells[cell] = digit
                 search()
-                _unassign(free, size, cell, 1 << digit - 1)
+                _toggle(free, size, cell, 1 << digit - 1)
         empty.append(cell)
 
     search()
@@ -59,13 +59,13 @@ def make(rng: random.Random, size: int, clues: int) -> tuple[Board, Board]:
     if size not in SIZES:
         raise InputError(f"a sudoku of size {size} was asked for, expected one of {', '.join(map(str, SIZES))}")
     [solution] = solutions((0,) * size**2, 1, rng)
-    puzzle, left = list(solution), size**2
+    puzzle, clue_count = list(solution), size**2
     for cell in _shuffled(range(size**2), rng):
-        if left <= clues:
+        if clue_count <= clues:
             break
         puzzle[cell] = 0
         if len(solutions(puzzle)) == 1:
-            left -= 1
+            clue_count -= 1
         else:
             puzzle[cell] = solution[cell]
     return tuple(puzzle), solution
@@ -114,9 +114,9 @@ def augment(puzzle: Board, solution: Board, rng: random.Random) -> tuple[Board, 
         bands = _shuffled(range(box), rng)
         return [band * box + row for band in bands for row in _shuffled(range(box), rng)]
 
-    rows, columns, turned = order(), order(), rng.random() < 0.5
+    rows, columns, transposed = order(), order(), rng.random() < 0.5
     digits = [0, *_shuffled(range(1, size + 1), rng)]
-    cells = [column * size + row if turned else row * size + column for row in rows for column in columns]
+    cells = [column * size + row if transposed else row * size + column for row in rows for column in columns]
     return tuple(digits[puzzle[cell]] for cell in cells), tuple(digits[solution[cell]] for cell in cells)
 
 
@@ -144,22 +144,23 @@ def fingerprint(puzzle: Board, solution: Board) -> str:
 
 
 def is_solved(board: Sequence[int]) -> bool:
-    """Every digit once in each row, column and box."""
+    """Whether each row, column and box has every digit once."""
     return 0 not in board and len(solutions(board, 1)) == 1
 
 
 def fill_at_random(puzzle: Board, rng: random.Random) -> Board:
-    """Guess each empty cell among the digits that no clue in its row, column or box has: the baseline of a model."""
+    """Guess each empty cell among the digits that no clue in its row, column or box has: a baseline for models."""
     size = size_of(puzzle)
-    free = [[(1 << size) - 1] * size for _ in range(3)]
+    free = _all_free(size)
     for cell, digit in enumerate(puzzle):
         if digit:
             _assign(free, size, cell, 1 << digit - 1)
     guess = list(puzzle)
     for cell, digit in enumerate(puzzle):
         if not digit:
-            left = [candidate for candidate in range(1, size + 1) if _candidates(free, size, cell) >> candidate - 1 & 1]
-            guess[cell] = left[int(rng.random() * len(left))]
+            bits = _candidates(free, size, cell)
+            candidates = [candidate for candidate in range(1, size + 1) if bits >> candidate - 1 & 1]
+            guess[cell] = candidates[int(rng.random() * len(candidates))]
     return tuple(guess)
 
 
@@ -171,7 +172,7 @@ def as_text(board: Sequence[int]) -> str:
 
 
 def size_of(board: Sequence[int]) -> int:
-    """Digits, and cells in a row, of a board."""
+    """The number of digits, and of cells in a row. Raises InputError if the board has neither 16 nor 81 cells."""
     size = math.isqrt(len(board))
     if size**2 != len(board) or size not in SIZES:
         expected = " or ".join(str(digits**2) for digits in SIZES)
@@ -190,7 +191,13 @@ def _groups(size: int, cell: int, digit: int) -> list[tuple[str, int]]:
     return list(zip(("row", "column", "box", "digit"), (*cell_groups(size)[cell], digit), strict=True))
 
 
+def _all_free(size: int) -> list[list[int]]:
+    """The unused digits, as bits, of each row, each column and each box of an empty board."""
+    return [[(1 << size) - 1] * size for _ in range(3)]
+
+
 def _candidates(free: list[list[int]], size: int, cell: int) -> int:
+    """The digits, as bits, that the rules allow in a cell."""
     row, column, box = cell_groups(size)[cell]
     return free[0][row] & free[1][column] & free[2][box]
 
@@ -199,12 +206,12 @@ def _assign(free: list[list[int]], size: int, cell: int, bit: int) -> bool:
     """Use a digit in a cell. Returns False and changes nothing if a rule forbids it."""
     if not _candidates(free, size, cell) & bit:
         return False
-    for unit, index in zip(free, cell_groups(size)[cell], strict=True):
-        unit[index] ^= bit
+    _toggle(free, size, cell, bit)
     return True
 
 
-def _unassign(free: list[list[int]], size: int, cell: int, bit: int) -> None:
+def _toggle(free: list[list[int]], size: int, cell: int, bit: int) -> None:
+    """Use a digit in a cell, or take it back."""
     for unit, index in zip(free, cell_groups(size)[cell], strict=True):
         unit[index] ^= bit
 

@@ -16,11 +16,11 @@ BLOCK = 1 << 20  # bytes read at a time while checking
 
 @dataclass(frozen=True)
 class TextFile:
-    """A file that may hold text, with its size and time when the corpus was loaded."""
+    """A file that may hold text, with its size and modification time when the corpus was loaded."""
 
     path: Path
     size: int  # bytes
-    changed: int  # modification time, nanoseconds
+    changed: int  # nanoseconds
 
 
 @contextlib.contextmanager
@@ -52,8 +52,8 @@ def files_below(
 ) -> tuple[TextFile, ...]:
     """Find all files below a folder that are neither empty nor hidden, sorted by relative path.
 
-    `keep_file` and `keep_folder` decide for a path whether it is included. Raises InputError if a folder or file
-    cannot be read.
+    `keep_file` and `keep_folder` decide for a path whether it is included; by default it is. Raises InputError if a
+    folder or file cannot be read.
     """
 
     def fail(error: OSError) -> None:

@@ -17,7 +17,7 @@ from ddp_course.base.json_file import read_object
 
 DEFAULT_VOCAB_SIZE = {"bytes": 256, "bpe": 4096, "rustbpe": 4096}
 SMALLEST_VOCAB_SIZE = 257  # of a byte-pair encoding: the 256 bytes and end of text
-LONGEST = 100_000  # characters per call of a library: tiktoken crashes on a million spaces in a row
+MAX_CHARACTERS = 100_000  # per call of a library: tiktoken crashes on a million spaces in a row
 
 
 class Tokenizer:
@@ -97,25 +97,25 @@ class ByteTokenizer(Tokenizer):
 class BytePairTokenizer(Tokenizer):
     """Byte-level byte-pair encoding by Hugging Face `tokenizers`, with GPT-2's pattern to split words.
 
-    The library does not know end of text, because it would encode the letters "<|endoftext|>" in a document as it.
+    End of text is not in the library's vocabulary: otherwise the letters "<|endoftext|>" in a document would become it.
     """
 
     name = "bpe"
 
     @cached_property
     def _pieces(self) -> list[bytes]:
-        # The library spells each byte as one printable character: itself, or the next one from U+0100 on.
+        # The library writes each byte as one printable character: as itself, or else as the next one from U+0100 on.
         printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-        others = [byte for byte in range(256) if byte not in set(printable)]
+        unprintable = [byte for byte in range(256) if byte not in set(printable)]
         byte_of = {chr(byte): byte for byte in printable}
-        byte_of |= {chr(256 + index): byte for index, byte in enumerate(others)}
+        byte_of |= {chr(256 + index): byte for index, byte in enumerate(unprintable)}
         vocabulary = self._state["tokenizer"]["model"]["vocab"]
         return [bytes(byte_of[c] for c in word) for word in sorted(vocabulary, key=vocabulary.__getitem__)]
 
     @cached_property
     def _encode(self) -> Callable[[str], list[int]]:
         library = _import_tokenizers().Tokenizer.from_str(json.dumps(self._state["tokenizer"]))
-        return lambda text: library.encode_batch_fast([text])[0].ids  # the only call that skips the offsets
+        return lambda text: library.encode_batch_fast([text])[0].ids  # the only call that computes no offsets
 
 
 class RustBytePairTokenizer(Tokenizer):
@@ -140,7 +140,7 @@ class RustBytePairTokenizer(Tokenizer):
 class ExistingTokenizer(Tokenizer):
     """Any tokenizer of Hugging Face `tokenizers`, from its tokenizer.json. `existing` reads it from a folder.
 
-    It need not be lossless. The letters of a special token in a text are encoded as letters.
+    It may be lossy. A special token's letters in a text are encoded as ordinary text.
     """
 
     name = "huggingface"
@@ -172,7 +172,7 @@ class ExistingTokenizer(Tokenizer):
 
 BUILT = {kind.name: kind for kind in (ByteTokenizer, BytePairTokenizer, RustBytePairTokenizer)}
 KINDS = BUILT | {ExistingTokenizer.name: ExistingTokenizer}
-ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")  # ends of text to try without a tokenizer_config.json
+COMMON_ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")  # tried if tokenizer_config.json names none
 
 
 def check(name: str, vocab_size: int | None = None) -> int:
@@ -242,12 +242,12 @@ def from_state(state: dict) -> Tokenizer:
 def existing(path: str | Path) -> ExistingTokenizer:
     """Read a Hugging Face tokenizer from its folder or file: tokenizer.json, and tokenizer_config.json if it exists.
 
-    Its end of text is the eos_token in tokenizer_config.json, else the first of ENDS in its vocabulary.
+    Its end of text is the eos_token in tokenizer_config.json, else the first of COMMON_ENDS in its vocabulary.
     Raises InputError if there is no such tokenizer, if it cannot be read, or if it has no end of text.
     """
     path = Path(path).expanduser()
     if not path.exists():
-        check(str(path))
+        check(str(path))  # raises: no tokenizer of ours has this name
     file = path / "tokenizer.json" if path.is_dir() else path
     try:
         state = read_object(file)
@@ -257,17 +257,18 @@ def existing(path: str | Path) -> ExistingTokenizer:
     except Exception as error:  # the library raises bare Exceptions
         raise InputError(f"{file} is not a tokenizer of Hugging Face's: {error}") from None
     settings = file.with_name("tokenizer_config.json")
-    named = read_object(settings).get("eos_token") if settings.exists() else None
-    named = named.get("content") if isinstance(named, dict) else named
-    for end in [named] if named else ENDS:
+    eos_token = read_object(settings).get("eos_token") if settings.exists() else None
+    eos_token = eos_token.get("content") if isinstance(eos_token, dict) else eos_token
+    for end in [eos_token] if eos_token else COMMON_ENDS:
         if (number := library.token_to_id(end)) is not None:
             return ExistingTokenizer({"name": ExistingTokenizer.name, "tokenizer": state, "end_of_text": number})
-    missing = named or ", ".join(ENDS)
+    missing = eos_token or ", ".join(COMMON_ENDS)
     raise InputError(f"the tokenizer {file} has no token that ends a text: it does not know {missing}")
 
 
 def _parts(text: str) -> Iterator[str]:
-    return (text[start : start + LONGEST] for start in range(0, len(text), LONGEST))
+    """A text in parts of up to MAX_CHARACTERS."""
+    return (text[start : start + MAX_CHARACTERS] for start in range(0, len(text), MAX_CHARACTERS))
 
 
 def _installed(package: str) -> bool:

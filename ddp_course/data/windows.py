@@ -17,11 +17,11 @@ IGNORED = -100  # the target that torch's cross-entropy leaves out by default
 
 
 def window_starts(seed: int, update: int, count: int, tokens: int, context: int) -> np.ndarray:
-    """The starts of windows 0 to count-1 of a step: int64, shape (count,), in [0, tokens - context - 1].
+    """The first tokens of windows 0 to count - 1 of a step: int64 (count,), from 0 to tokens - context - 1.
 
     Window j is word j of a Philox stream whose 128-bit key is (seed, update): it does not depend on `count`,
-    and no two pairs share a stream. (Philox: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
-    2011.) Raw words are used because NumPy keeps them the same in all versions, which it does not promise for
+    and every seed and step has a different stream. (Philox: Salmon et al., "Parallel random numbers: as easy as
+    1, 2, 3", 2011.) Raw words are used because NumPy keeps them the same in all versions, which it does not promise for
     `integers`. The modulo makes some starts likelier than others, by a factor of at most 1 + tokens / 2**64.
 
     Raises InputError if the corpus has no window of this length, or if the seed is not in [0, 2**64 - 1].
