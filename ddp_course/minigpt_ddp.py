@@ -103,7 +103,7 @@ def train(config: TrainConfig) -> int:
         config.precision,
         config.context,
         run_directory.resumed_settings,
-        lambda: minigpt.piece_of_a_step(model_config, config.micro_batch_size, world.device),
+        lambda: minigpt.attention_trial(model_config, config.micro_batch_size, world.device),
     )
     precision = arithmetic.precision
     set_matmul_precision(precision)

@@ -72,7 +72,7 @@ def test_the_cache_holds_the_key_heads_alone():
     assert sample(model, [prompt], 6, top_k=31, generator=draws[1]) == [plain]
     cache = KeyValueCache(model, capacity=5)
     cache.hidden(torch.tensor([prompt]), torch.arange(5)[None])
-    assert cache._layers[0]._kept[0].shape == (1, 5, 2, SIZE)
+    assert cache._layers[0]._keys_and_values[0].shape == (1, 5, 2, SIZE)
 
 
 @pytest.mark.parametrize("kv_heads", [None, 2])

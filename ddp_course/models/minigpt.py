@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-LOSS_TOKENS = 1024  # whose logits are held at a time
+LOSS_TOKENS = 1024  # per call of the output layer, in the loss
 AttentionKind = Literal["fused", "math"]  # see causal_attention
 
 
 @dataclass(frozen=True)
 class MiniGPTConfig:
-    """The shape of a MiniGPT. Widths and the context are counted in units and tokens."""
+    """The hyperparameters of a MiniGPT. `context` counts tokens; `width` is the size of the residual stream."""
 
     vocab_size: int = 256
     context: int = 256
@@ -38,20 +38,20 @@ class MiniGPTConfig:
 
 
 class Past(Protocol):
-    """The keys and values that a layer keeps of earlier tokens while text is sampled: see `sampling.KeyValueCache`."""
+    """The keys and values of earlier tokens, which a layer needs while text is sampled: see `sampling.LayerCache`."""
 
     def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Add keys and values (batch, heads, new, size); return those of all tokens, and who sees whom."""
+        """Add keys and values (batch, heads, new, size); returns all keys, all values and the attention mask."""
 
 
 def causal_attention(
     query: Tensor, key: Tensor, value: Tensor, dropout: float, attention: AttentionKind = "fused"
 ) -> Tensor:
-    """Attention of each token to itself and those before it; all (batch, heads, length, size).
+    """Attention of each token to itself and earlier tokens. Arguments and result: (batch, heads, length, size).
 
-    fused: torch's kernel. math: three operations, of which two are matrix products; a CPU can compute short texts
-    faster in this way in half precision. torch's own "math" backend also looks for tokens that see nothing, which a
-    causal mask leaves none of.
+    fused: torch's kernel. math: two matrix products with a softmax between them, which a CPU can compute faster for
+    short texts in half precision. torch's own "math" backend also handles tokens that attend to nothing; under a
+    causal mask there are none.
     """
     if attention == "fused":
         return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
@@ -62,13 +62,13 @@ def causal_attention(
     return torch.bmm(F.dropout(weights, dropout), value).view(batch, heads, length, size)
 
 
-def for_each_query(part: Tensor, heads: int) -> Tensor:
+def repeat_kv(part: Tensor, heads: int) -> Tensor:
     """Keys or values, repeated for the query heads that share them: (batch, kv heads, ...) -> (batch, heads, ...)."""
     return part if part.shape[1] == heads else part.repeat_interleave(heads // part.shape[1], dim=1)
 
 
 class Attention(nn.Module):
-    """Causal self-attention. Nothing is stored for the mask: the kernel knows what "causal" means.
+    """Causal self-attention. No mask is stored: the fused kernel has the causal mask built in.
 
     With fewer heads of keys and values than of queries it is grouped-query attention (Ainslie et al., 2023).
     """
@@ -89,7 +89,7 @@ class Attention(nn.Module):
         visible = None
         if past is not None:
             key, value, visible = past.extend(key, value)
-        key, value = for_each_query(key, self.heads), for_each_query(value, self.heads)
+        key, value = repeat_kv(key, self.heads), repeat_kv(value, self.heads)
         if past is None:
             y = causal_attention(query, key, value, self.dropout if self.training else 0.0, self.kind)
         else:
@@ -99,7 +99,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then a two-layer MLP; each reads a normalised stream and adds to it."""
+    """Attention, then a two-layer MLP; each reads the normalised residual stream and adds to it."""
 
     def __init__(self, config: MiniGPTConfig, attention: AttentionKind = "fused") -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class MiniGPT(nn.Module):
     """`model(tokens)` gives logits; `model(tokens, targets)` gives the *summed* loss over the targets.
 
     A sum, not a mean: sums of micro-batches and of ranks add up to the sum of the global batch, whatever their
-    sizes. Whoever calls divides once, by the number of tokens in the whole update.
+    sizes. The caller divides once, by the number of targets in the step's global batch.
     """
 
     def __init__(self, config: MiniGPTConfig, attention: AttentionKind = "fused") -> None:
@@ -134,7 +134,7 @@ class MiniGPT(nn.Module):
         self.apply(self._initialise)
         for block in self.blocks:
             for projection in (block.attention.projection, block.projection):
-                # 2 * layers branches add to the residual stream: this keeps its variance at 1 layer's.
+                # 2 * layers branches add to the residual stream: their sum has the variance of one with std 0.02.
                 nn.init.normal_(projection.weight, std=0.02 / (2 * config.layers) ** 0.5)
         self.output.weight = self.token_embedding.weight
 
@@ -161,16 +161,16 @@ class MiniGPT(nn.Module):
         x = self.final_norm(x)
         if targets is None:
             return self.output(x)
-        # In pieces: the logits of all tokens would be the largest tensor of the whole step. Each piece adds a gradient
-        # of the size of the output layer, so many small ones would cost more than they save. Targets of -100 (torch's
-        # own default) add nothing.
+        # In pieces: the logits of all tokens would be the largest tensor of the step. In the backward pass each piece
+        # adds a gradient of the size of the output layer, so many small pieces would cost more than they save. Targets
+        # of -100, the default ignore_index, add nothing.
         pieces = zip(x.flatten(0, 1).split(LOSS_TOKENS), targets.flatten().split(LOSS_TOKENS), strict=True)
         losses = [F.cross_entropy(self.output(piece), target, reduction="sum") for piece, target in pieces]
         return torch.stack(losses).sum()
 
 
 def set_attention(model: nn.Module, attention: AttentionKind) -> None:
-    """Let the MiniGPT in `model`, if there is one, compute attention in this way: for a model that was loaded."""
+    """Set the kind of attention of each `Attention` in `model`: for a model that is already built."""
     for module in model.modules():
         if isinstance(module, Attention):
             module.kind = attention
@@ -188,8 +188,8 @@ def generate(
 ) -> Tensor:
     """Continue `prompt` (batch, length) by `new_tokens` sampled tokens; returns (batch, length + new_tokens).
 
-    The window slides once the context is full. Every token costs a full forward pass: there is no cache here, so this
-    is the plain text against which `sampling.sample`, which has one, is tested.
+    The window slides once the context is full. There is no cache: every token costs a forward pass over the whole
+    window. The tests compare `sampling.sample`, which has a cache, with this function.
     """
     was_training = model.training
     model.eval()
@@ -218,9 +218,10 @@ def keys_and_values_saved(config: MiniGPTConfig) -> int:
 def flops_per_token(config: MiniGPTConfig) -> int:
     """Floating-point operations to train on one token: forward plus a backward of twice its cost.
 
-    Two for each weight in a matrix product (the position table and the norms do none; the tied embedding
-    counts once, as the output layer), and 4 * context * width a layer for the attention scores and their sum,
-    as in Chowdhery et al., "PaLM" (2022), appendix B. Recomputation by activation checkpointing is not counted.
+    Two for each weight in a matrix product (the position embedding and the norms have none; the tied embedding
+    counts once, as the output layer), and 4 * context * width per layer for the attention scores and the weighted
+    sums of values, as in Chowdhery et al., "PaLM" (2022), appendix B. Recomputation by activation checkpointing is
+    not counted.
     """
     block = (12 * config.width - keys_and_values_saved(config)) * config.width
     matrix_weights = config.layers * block + config.vocab_size * config.width
@@ -229,19 +230,19 @@ def flops_per_token(config: MiniGPTConfig) -> int:
 
 
 def activation_bytes(config: MiniGPTConfig, micro_batch_size: int) -> int:
-    """A lower bound of what the forward pass of a micro-batch keeps for the backward pass, in 16 bits a number."""
+    """A lower bound of the bytes that a micro-batch keeps for the backward pass, with 2 bytes per number."""
     per_token = 4 * config.layers * config.width if not config.activation_checkpointing else config.width
     return 2 * micro_batch_size * config.context * (per_token + 2 * config.vocab_size)
 
 
-def piece_of_a_step(
+def attention_trial(
     config: MiniGPTConfig, micro_batch_size: int, device: torch.device
 ) -> Callable[[AttentionKind], Tensor]:
-    """A trial to time, given the kind of attention: the loss of a model with one layer of `config` and that layer's
-    share of the vocabulary.
+    """A function to time for each kind of attention: it computes the loss of a small model on random tokens.
 
-    With its backward pass it takes about 1 / layers of a training step, and the layers and the output take their parts
-    of it as they do there. On about 1024 tokens if a micro-batch has more. Random numbers are left as they were.
+    The model has one layer of `config` and 1 / layers of its vocabulary, so attention takes the same share of the time
+    as in a training step. A micro-batch of much more than 1024 tokens is cut to about that many. The state of the
+    random generators does not change.
     """
     windows = min(micro_batch_size, 1 + 1024 // config.context)
     share = replace(config, layers=1, dropout=0.0, vocab_size=-(-config.vocab_size // config.layers))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class PuzzleModelConfig:
-    """The shape of the model, and how long it thinks. `size`: digits, and cells in a row.
+    """The sizes of the model and its numbers of steps. `size`: the number of digits, and of cells in a row.
 
     gradient: "one-step" sends gradients through the last step of each level only, which costs memory for one step
     whatever the number of steps; "full" through all steps of a segment.
@@ -24,10 +24,10 @@ class PuzzleModelConfig:
     size: int = 4
     width: int = 64
     heads: int = 4
-    layers: int = 1  # blocks of a level
-    puzzle_width: int = 16  # numbers in a puzzle's vector
-    slow_steps: int = 2  # in a segment
-    fast_steps: int = 2  # before each slow one
+    layers: int = 1  # blocks per level
+    puzzle_width: int = 16  # of the vector that stands for a puzzle
+    slow_steps: int = 2  # per segment
+    fast_steps: int = 2  # per slow step
     segments: int = 2  # each ends with an answer and its loss, and hands its states to the next
     gradient: Literal["one-step", "full"] = "one-step"
 
@@ -37,7 +37,7 @@ class PuzzleModelConfig:
 
 
 class Block(nn.Module):
-    """Attention over all cells, then an MLP; normalised after each, so that a state cannot grow over steps."""
+    """Attention over all cells, then an MLP. Each is followed by a norm, so that a state cannot grow over steps."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class PuzzleModel(nn.Module):
 
     A sum, as in MiniGPT, because the sums of the ranks add up to the sum of the global batch. With several segments
     it is the mean of their sums. `vectors` (batch, puzzle_width) come from an embedding outside of this module, which
-    DDP must not see; they are one more place for attention to look at, beside the cells.
+    DDP must not wrap. Attention reads a puzzle's vector as one more position, in front of the cells.
     """
 
     def __init__(self, config: PuzzleModelConfig) -> None:
@@ -84,7 +84,7 @@ class PuzzleModel(nn.Module):
         box = math.isqrt(config.size)
         cell = torch.arange(config.size**2)
         row, column = cell // config.size, cell % config.size
-        places = torch.stack([row, column, row // box * box + column // box])  # what a cell shares with others
+        places = torch.stack([row, column, row // box * box + column // box])  # (3, cells)
         self.register_buffer("places", places, persistent=False)
         self.digit = nn.Embedding(config.size + 1, config.width)
         self.place = nn.ModuleList(nn.Embedding(config.size, config.width) for _ in places)
@@ -97,18 +97,18 @@ class PuzzleModel(nn.Module):
     ) -> Tensor:
         """clues, targets: (batch, cells) of int64; vectors: (batch, puzzle_width).
 
-        Returns logits (batch, cells, size) after the last segment, or a scalar loss sum. `segments` lets it think
-        longer, or less long, than it was built to.
+        Returns logits (batch, cells, size) after the last segment, or a scalar loss sum. `segments` replaces the
+        number of segments in the config.
         """
         answers = self.answers(clues, vectors, segments)
         if targets is None:
             return answers[-1]
-        # Targets of -100 (torch's own default) add nothing.
+        # Targets of -100, the default ignore_index, add nothing.
         losses = [F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") for logits in answers]
         return torch.stack(losses).mean()
 
     def answers(self, clues: Tensor, vectors: Tensor, segments: int | None = None) -> list[Tensor]:
-        """The logits (batch, cells, size) after each segment, in full precision also under autocast."""
+        """The logits (batch, cells, size) after each segment, in float32 or wider even under autocast."""
         cells = self.digit(clues) + sum(table(place) for table, place in zip(self.place, self.places, strict=True))
         context = torch.cat([self.puzzle(vectors)[:, None], cells], dim=1)
         slow, fast, answers = torch.zeros_like(context), torch.zeros_like(context), []
@@ -119,9 +119,9 @@ class PuzzleModel(nn.Module):
         return answers
 
     def think(self, slow: Tensor, fast: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
-        """One segment: the fast level takes `fast_steps` for each step of the slow one."""
+        """One segment: `fast_steps` of the fast level for each step of the slow one. Returns both new states."""
         steps = self.config.slow_steps * self.config.fast_steps
-        # All steps but the last of each level, which is below and always has gradients.
+        # All steps but the last one of each level. Those two follow, and always have gradients.
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.config.gradient == "full"):
             for step in range(1, steps):
                 fast = self.fast(fast, slow + context)
@@ -131,14 +131,14 @@ class PuzzleModel(nn.Module):
         return self.slow(slow, fast), fast
 
 
-def halting_steps(answers: list[Tensor], asked: Tensor) -> Tensor:
+def halting_steps(answers: list[Tensor], empty: Tensor) -> Tensor:
     """The number of segments after which the answer to each board stays the same, (batch,) of int64.
 
-    answers: the logits of each segment. asked: (batch, cells) of bool, the cells to fill in.
+    answers: the logits of each segment. empty: (batch, cells) of bool, True for the cells to fill in.
     """
     digits = torch.stack([logits.argmax(-1) for logits in answers])  # (segments, batch, cells)
-    final = ((digits == digits[-1]) | ~asked).all(dim=2)
-    return len(answers) + 1 - final.flip(0).cumprod(0).sum(0)
+    is_final = ((digits == digits[-1]) | ~empty).all(dim=2)
+    return len(answers) + 1 - is_final.flip(0).cumprod(0).sum(0)
 
 
 def normalise(x: Tensor) -> Tensor:

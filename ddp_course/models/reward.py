@@ -1,4 +1,4 @@
-"""A reward model: a language model that only reads, and a small head that turns what it read into one number."""
+"""A reward model: a frozen language model computes features of a text, and a small head turns them into a number."""
 
 from collections.abc import Callable
 
@@ -12,11 +12,12 @@ Read = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class FrozenBackbone(nn.Module):
-    """A language model whose weights never change: no gradients, and eval mode whatever `train()` says.
+    """A language model whose weights never change: it has no gradients, and `train()` leaves it in eval mode.
 
-    output: its last layer. read: tokens (n, length) and the places (k rows, k columns) where logits are wanted ->
-    what the last layer reads of all tokens (n, length, width), and the model's logits at these places
-    (k, vocabulary): what the last layer gives, and whatever the model does to that.
+    output: the model's output layer.
+    read: maps tokens (n, length) and k positions, rows (k,) and columns (k,), to the inputs of the output layer for all
+    tokens (n, length, width) and the model's logits at the k positions (k, vocabulary). These may differ from what the
+    output layer returns: some models scale or cap its result.
     """
 
     def __init__(self, model: nn.Module, output: nn.Module, read: Read, width: int, context: int) -> None:
@@ -27,24 +28,24 @@ class FrozenBackbone(nn.Module):
         self.eval()
 
     def train(self, mode: bool = True) -> "FrozenBackbone":
-        """Stays in eval mode: with dropout the same text would have another score each time."""
+        """Keep eval mode for any `mode`: with dropout the same text would have another score each time."""
         return super().train(False)
 
     # no_grad, not inference_mode: the head's backward has to keep these features, which inference tensors forbid.
     @torch.no_grad()
     def forward(self, tokens: Tensor, starts: Tensor, lengths: Tensor) -> Tensor:
-        """Features of one completion a row: (n, width + 2).
+        """The features of one completion per row: (n, width + 2).
 
-        tokens: (n, length) of int64, padded on the right with anything. Row i's completion is its tokens `starts[i]`
-        up to `lengths[i]`; something stands before it. Attention looks to the left alone, so what is on the right of
-        a completion cannot change its features.
-        The features: the mean state over the completion, then the mean and the largest negative
+        tokens: (n, length) of int64, padded on the right with anything. Row i's completion is
+        tokens[i, starts[i]:lengths[i]], and at least one token precedes it. Attention is causal, so what is on the
+        right of a completion cannot change its features.
+        The features: the mean over the completion of the output layer's inputs, then the mean and the largest negative
         log-likelihood of its tokens.
         """
         position = torch.arange(tokens.shape[1], device=tokens.device)
         inside = (position >= starts[:, None]) & (position < lengths[:, None])
         row, column = inside.nonzero(as_tuple=True)
-        # Only where a completion is: the logits of all tokens would be the largest tensor by far.
+        # Logits of the completions only: those of all tokens would be the largest tensor by far.
         states, logits = self.read(tokens, row, (column - 1).clamp(min=0))
         exact = torch.promote_types(states.dtype, torch.float32)  # half precision is for matrix products, not for sums
         nll = F.cross_entropy(logits.to(exact), tokens[row, column], reduction="none")
@@ -57,10 +58,11 @@ class FrozenBackbone(nn.Module):
 
     @torch.no_grad()
     def assert_causal(self) -> None:
-        """Raise InputError if what stands on the right of a token changes what the model makes of it, or that is NaN.
+        """Raise InputError if the model's outputs for a token depend on later tokens, or are not finite.
 
-        Two texts that differ in the last token alone are read: a model that was trained to look to both sides shows
-        it here. Rounding is let pass: experts that get another number of tokens may add up in another order.
+        It reads two texts that differ only in the last token: a bidirectional model gives other outputs for the earlier
+        tokens. Differences by rounding are allowed: experts that get another number of tokens may add up in another
+        order.
         """
         earlier = torch.arange(min(8, self.context) - 1, device=next(self.parameters()).device)
         first, second = (
@@ -75,7 +77,7 @@ class FrozenBackbone(nn.Module):
                 raise InputError("it is no causal language model: a token changes what it makes of earlier ones")
 
     def assert_frozen(self) -> None:
-        """Raise RuntimeError if a weight could learn, has a gradient, or a part is in training mode."""
+        """Raise RuntimeError if a parameter requires or has a gradient, or a module is in training mode."""
         for name, parameter in self.named_parameters():
             if parameter.requires_grad or parameter.grad is not None:
                 raise RuntimeError(f"the backbone is not frozen: {name} takes part in training")

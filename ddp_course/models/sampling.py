@@ -1,8 +1,8 @@
 """Sampling with a key-value cache, where a new token costs one token's work, not the whole text's; and without a cache,
 for models of other libraries.
 
-In a causal model the keys and values of a token depend on nothing that comes later. Kept, they need not be computed
-again: each step sends only the newest token of every text through the model.
+In a causal model the keys and values of a token do not depend on later tokens. They are computed once and cached: each
+step sends only the newest token of every text through the model.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,17 +44,18 @@ class LayerCache:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._kept: tuple[Tensor, ...] = ()
+        self._keys_and_values: tuple[Tensor, ...] = ()
 
     def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Store new keys and values (texts, heads, new, size); returns all keys, all values and the attention mask."""
         texts, heads, _, size = key.shape
-        if not self._kept:
-            self._kept = tuple(key.new_zeros(texts, self._capacity, heads, size) for _ in ("keys", "values"))
+        if not self._keys_and_values:
+            shape = texts, self._capacity, heads, size
+            self._keys_and_values = key.new_zeros(shape), key.new_zeros(shape)
         rows = torch.arange(texts, device=key.device)[:, None]
-        for kept, new in zip(self._kept, (key, value), strict=True):
-            kept[rows, self.positions] = new.transpose(1, 2)
-        keys, values = (kept[:, : self.visible.shape[-1]].transpose(1, 2) for kept in self._kept)
+        for cached, new in zip(self._keys_and_values, (key, value), strict=True):
+            cached[rows, self.positions] = new.transpose(1, 2)
+        keys, values = (cached[:, : self.visible.shape[-1]].transpose(1, 2) for cached in self._keys_and_values)
         return keys, values, self.visible
 
 
@@ -69,7 +70,7 @@ def sample(
     end_of_text: int | None = None,
     generator: torch.Generator | None = None,
 ) -> list[list[int]]:
-    """Continue every prompt by up to `new_tokens` tokens; returns the completions alone, in order of the prompts.
+    """Continue every prompt by up to `new_tokens` tokens; returns the completions, in the order of the prompts.
 
     A completion ends early with the token `end_of_text`, which it includes. `top_k` limits the choice to that many
     likeliest tokens. Randomness comes from `generator`, or from torch's default one; each step draws for all prompts.
@@ -94,7 +95,7 @@ def sample(
     texts = [list(prompt) for prompt in prompts]
     cache = KeyValueCache(model, capacity=min(context, max(lengths) + new_tokens))
     ends = torch.tensor(lengths, device=device)
-    drawn = ends  # a placeholder: from the first step on, the tokens of the step before
+    drawn = ends  # replaced in the first step, before it is read
     finished = [False] * len(texts)
     for step in range(new_tokens):
         if max(lengths) + step > context:
@@ -102,7 +103,7 @@ def sample(
         elif step == 0:
             padded, positions = _padded(texts, device)
             hidden = cache.hidden(padded, positions)[torch.arange(len(texts), device=device), ends - 1]
-        else:
+        else:  # the tokens drawn in the previous step
             hidden = cache.hidden(drawn[:, None], ends[:, None] + (step - 1))[:, 0]
         logits = model.output(model.final_norm(hidden)).float() / temperature
         drawn = _draw(logits, top_k, generator)
@@ -129,9 +130,9 @@ def sample_without_cache(
 ) -> list[list[int]]:
     """As `sample`, for any causal model: `logits_of` maps tokens (n, length) to logits (n, length, vocabulary).
 
-    Every new token costs a pass over the whole text, `rows` texts at a time: about as many times the work of `sample`
-    as a text has tokens. Texts that have ended are left out of later passes. No prompt may be empty, and none, with its
-    new tokens, longer than the model's context.
+    Every new token costs a pass over the whole text, which is about the length of a text times the work of `sample`. A
+    pass reads `rows` texts at a time, and leaves out texts that have ended. A prompt must not be empty, and with its
+    new tokens it must fit the model's context.
     """
     texts, ends = [list(prompt) for prompt in prompts], [len(prompt) for prompt in prompts]
     unfinished = list(range(len(texts)))
@@ -153,7 +154,7 @@ def sample_without_cache(
 def _draw(logits: Tensor, top_k: int | None, generator: torch.Generator | None) -> Tensor:
     """Draw one token per row, by its probability. logits: (rows, vocabulary); returns (rows,) of int64.
 
-    Raises InputError if they are not finite: nothing can be drawn then.
+    Raises InputError if the logits are not finite.
     """
     if not logits.isfinite().all():
         raise InputError("the model has diverged: its logits are not finite, so no token can be drawn from them")
@@ -175,11 +176,12 @@ def _last_of_windows(model: MiniGPT, texts: list[list[int]], device: torch.devic
 
 
 def _padded(texts: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Texts as one tensor (texts, longest), padded on the right, which a causal model ignores, and its positions."""
+    """Tokens and positions, both (texts, longest). Texts are padded on the right, which a causal model ignores."""
     longest = max(map(len, texts))
     padded = torch.tensor([text + [0] * (longest - len(text)) for text in texts], device=device)
     return padded, torch.arange(longest, device=device).expand(len(texts), -1)
 
 
 def _until(tokens: list[int], end: int | None) -> list[int]:
+    """The tokens up to the first `end`, which is included; all of them if there is none."""
     return tokens[: tokens.index(end) + 1] if end in tokens else tokens

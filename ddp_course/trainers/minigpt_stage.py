@@ -27,7 +27,7 @@ from ddp_course.distributed.tensor_parallel import (
     VocabularyEmbedding,
     vocabulary_loss_sum,
 )
-from ddp_course.models.minigpt import LOSS_TOKENS, Attention, Block, MiniGPT, causal_attention, for_each_query
+from ddp_course.models.minigpt import LOSS_TOKENS, Attention, Block, MiniGPT, causal_attention, repeat_kv
 from ddp_course.trainers.minigpt_experts import MixtureBlock
 
 TIED = {"output.weight": "token_embedding.weight"}  # one tensor of MiniGPT, under two names
@@ -108,7 +108,7 @@ class ParallelAttention(nn.Module):
 
             y = ring_attention(query, key, value, self.positions, self.context_axis, drop)
         else:
-            key, value = (for_each_query(part, self.heads[0]) for part in (key, value))
+            key, value = (repeat_kv(part, self.heads[0]) for part in (key, value))
             y = causal_attention(query, key, value, 0.0, self.kind)
         return self.projection(y.transpose(1, 2).flatten(2))
 
