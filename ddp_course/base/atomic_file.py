@@ -1,4 +1,4 @@
-"""A file is replaced whole or not at all, whatever ends the process that writes it."""
+"""Atomic file replacement: a reader finds the old content or the new, even if the writing process is killed."""
 
 import os
 import re
@@ -29,7 +29,7 @@ def replacing(path: Path, mode: str = "w") -> Iterator[IO]:
 
 
 def is_left_by_a_kill(name: str) -> bool:
-    """Whether a file of this name is what a killed process had written of a replacement."""
+    """Whether `name` is that of a temporary file of `replacing`, which stays only if the writing process is killed."""
     return re.fullmatch(r"\..+\.[0-9a-f]{32}\.tmp", name) is not None
 
 
@@ -40,7 +40,7 @@ def flush_to_disk(file: IO) -> None:
 
 
 def flush_folder_to_disk(folder: Path) -> None:
-    """Without this a power cut may forget a rename although the file's bytes are safe."""
+    """Make new and changed names in `folder` survive a power cut; `flush_to_disk` saves only the bytes of a file."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -5,18 +5,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class GPU:
-    """Dense FLOP/s in half precision (float32 sums), TF32 and float32; bytes of memory, and bytes per second to and
-    from it and to the neighbours in a node, one way."""
+    """The peak rates of a GPU: dense FLOP/s, and bytes per second."""
 
-    flops: float
+    flops: float  # in half precision, summed in float32
     tf32: float | None = None
     float32: float | None = None
-    memory: float | None = None
+    memory: float | None = None  # bytes
     memory_speed: float | None = None
-    inside: float | None = None
+    inside: float | None = None  # to the other GPUs of its node, in one direction
 
 
-# A trainer takes the first name that is part of the device's own name; plans are made for GPUs whose memory is listed.
+# A trainer takes the first name that occurs in torch's name of the device. Plans need a GPU whose memory is listed.
 GPUS = {
     "GB200": GPU(2500e12, 1250e12, 80e12),
     "B200": GPU(2250e12, 1125e12, 75e12, 180e9, 8.0e12, 900e9),

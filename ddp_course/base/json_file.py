@@ -1,17 +1,16 @@
-"""JSON that somebody else wrote, or that was damaged: each way in which it can be wrong is one sentence."""
+"""Read JSON that may be damaged, or not be JSON at all: each fault becomes an error of one sentence."""
 
 import json
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 from ddp_course.base.errors import InputError
 
-LARGEST = 256 << 20  # bytes of a file; read as Python objects, they take about ten times as much
+MAX_BYTES = 256 << 20  # of a file: its Python objects take about ten times as much memory
 
 
 def parse(text: bytes, object_pairs_hook: Callable | None = None) -> object:
-    """The value that `text` stands for. Raises ValueError with what is wrong, to be said of a line or a file."""
+    """The value of the JSON in `text`. Raises ValueError, whose text can follow the name of a file or a line."""
     try:
         return json.loads(text.decode("utf-8"), object_pairs_hook=object_pairs_hook)
     except UnicodeDecodeError:
@@ -24,19 +23,19 @@ def parse(text: bytes, object_pairs_hook: Callable | None = None) -> object:
 
 
 def read_object(path: str | os.PathLike, object_pairs_hook: Callable | None = None) -> dict:
-    """The JSON object in a file. Raises InputError for whatever else is there, or if the file cannot be read."""
+    """The JSON object in a file. Raises InputError if it holds anything else, or cannot be read."""
     try:
         with open(path, "rb") as file:
-            # `read` takes memory for all that it is allowed to read. 0 bytes: a pipe or a device.
-            size = os.fstat(file.fileno()).st_size or LARGEST
-            text = file.read(min(size, LARGEST) + 1)
-        if len(text) > LARGEST:
-            raise InputError(f"cannot read {path}: it has more than {LARGEST >> 20} MB, too many for a file of JSON")
+            # `read` allocates as many bytes as it is asked for. A pipe or a device has the size 0.
+            size = os.fstat(file.fileno()).st_size or MAX_BYTES
+            text = file.read(min(size, MAX_BYTES) + 1)
+        if len(text) > MAX_BYTES:
+            raise InputError(f"cannot read {path}: it has more than {MAX_BYTES >> 20} MB, too many for a file of JSON")
         parsed = parse(text, object_pairs_hook)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
     except ValueError as error:  # of `parse`, or of a path with a NUL
-        raise InputError(f"cannot read {Path(path)!s}: {error}") from None
+        raise InputError(f"cannot read {path}: {error}") from None
     if not isinstance(parsed, dict):
         raise InputError(f"cannot read {path}: expected a JSON object, found {type(parsed).__name__}")
     return parsed

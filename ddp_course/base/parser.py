@@ -18,14 +18,14 @@ class StoreOnce(argparse.Action):
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises InputError, with one sentence, for what it cannot read. Each flag is written out, and once."""
+    """An ArgumentParser that raises InputError, with one sentence. A flag may be neither abbreviated nor repeated."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**{"allow_abbrev": False} | settings)
+        super().__init__(allow_abbrev=False, **settings)
         self.register("action", None, StoreOnce)
-        self.flags_read: dict[str, object] = {}
+        self.flags_read: dict[str, object] = {}  # here, too: 3.14's parse_intermixed_args calls no parse_known_args
 
-    def parse_known_args(self, *arguments: Any, **more: Any) -> Any:  # not called by 3.14's parse_intermixed_args
+    def parse_known_args(self, *arguments: Any, **more: Any) -> Any:
         self.flags_read = {}
         return super().parse_known_args(*arguments, **more)
 

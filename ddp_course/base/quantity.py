@@ -12,14 +12,14 @@ def plain(value):
 
 
 def is_number(value) -> bool:
-    """True for integers and floats; False for bools, which count things only by accident."""
+    """True for integers and floats; False for bools, although bool is a subclass of int."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def format_number(value) -> str:
     """Integers in full with thousands separated; floats to three significant digits (whole from 1,000 up).
 
-    Anything else as `str`.
+    Floats below 0.0001 or from a million on are written like 1.2e-5. Anything else as `str`.
     """
     value = plain(value)
     if not is_number(value):

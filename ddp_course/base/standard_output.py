@@ -1,7 +1,8 @@
-"""Handles a failing standard output: `| head` has left, or the disk of a log is full.
+"""A standard output on which print never fails, though the disk of a log is full or `| head` has ended.
 
-The first print that fails would end rank 0 with a traceback in mid-step and leave its peers in a collective. Here it is
-noted instead: `StopRequest` lets all ranks save and stop after the same step, and `command_line.run` says why.
+Otherwise the first print that fails would end rank 0 with a traceback in mid-step and leave its peers in a collective.
+Here it is kept in `error`: `StopRequest` makes all ranks save and stop after the same step, and `command_line.run`
+prints why.
 """
 
 import os
@@ -9,7 +10,7 @@ from typing import TextIO
 
 
 class StandardOutput:
-    """Like the stream it stands for, but a write never raises OSError. `error` is the first that one met."""
+    """Wraps a stream: no write or flush raises OSError. `error` is the first one that occurred, or None."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
@@ -34,7 +35,7 @@ class StandardOutput:
 
     @property
     def problem(self) -> str:
-        """A sentence's end about `error`, "" if there was none."""
+        """The text of `error`, or "" if there was none."""
         return (self.error.strerror or str(self.error)) if self.error else ""
 
     def __getattr__(self, name: str) -> object:
@@ -43,5 +44,5 @@ class StandardOutput:
     def _give_up(self, error: OSError) -> None:
         self.error = error
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self._stream.fileno())  # what its buffer still holds goes there when Python ends
+        os.dup2(nowhere, self._stream.fileno())  # Python flushes the rest of the buffer there at exit
         os.close(nowhere)
