@@ -8,7 +8,7 @@ import pytest
 
 from ddp_course.grader.answer_record import Call, Job, RankRecord, cases
 from ddp_course.grader.answer_run import run_answers
-from ddp_course.grader.judge import trouble
+from ddp_course.grader.judge import run_failure
 
 DRIVER = """
 import sys
@@ -47,12 +47,12 @@ def test_a_driver_is_handed_the_function_and_the_arguments(job, tmp_path):
 
 def test_a_missing_function_and_an_error_in_a_function_are_blamed_on_the_answer(job, tmp_path):
     [record] = records(job, "def triple(tensor):\n    return 3 * tensor\n", tmp_path)
-    assert trouble(record, Path("answer.py"))[1] == "function missing"
+    assert run_failure(record, Path("answer.py"))[1] == "function missing"
     # A rank that misses the function may have left before the other one was connected.
     record.ranks[0] = RankRecord(raised={"type": "RuntimeError", "text": "Connection closed by peer", "line": None})
-    assert trouble(record, Path("answer.py"))[1] == "function missing"
+    assert run_failure(record, Path("answer.py"))[1] == "function missing"
     [record] = records(job, "def double(tensor):\n    return tensor.twice()\n", tmp_path)
-    state, check, observed, look = trouble(record, Path("answer.py"))
+    state, check, observed, look = run_failure(record, Path("answer.py"))
     assert (check, look) == ("raises", "answer.py, line 2: return tensor.twice()"), observed
 
 

@@ -30,7 +30,7 @@ def test_what_was_returned_comes_back(tmp_path):
     notes.returned(0, returned, [large[5:7]])
     notes({"ended": True})
     record = read_rank(tmp_path, 1)
-    [result], [after] = record.results, record.after
+    [result], [after] = record.results, record.tensors_after
     assert result["tensors"][0].equal(large[:2]) and result["tensors"][1].item() is True
     assert type(result["tensors"][2]) is torch.Tensor and not result["tensors"][2].requires_grad
     assert result["plain"] == [1, 0.1, None, True, "é", float("inf"), 0.5]

@@ -7,7 +7,7 @@ import torch
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.answer_run import run_answers
 from ddp_course.grader.harness import pending
-from ddp_course.grader.judge import missing_wait, trouble
+from ddp_course.grader.judge import missing_wait, run_failure
 
 EVERY_COLLECTIVE = """
 import torch
@@ -69,7 +69,7 @@ def test_a_result_is_there_when_it_has_been_waited_for_and_not_before(tmp_path):
     ways = ("wait", "future", "poll", "never")
     job = Job(2, "calls", tuple(Call([(how,)] * 2, how) for how in ways))
     [[record]] = run_answers([(path, [job], "")])
-    assert trouble(record, Path("answer.py")) is None
+    assert run_failure(record, Path("answer.py")) is None
     for case in cases([record]):
         for rank, results in enumerate(case.results):
             for name, right in AFTER.items():
@@ -94,7 +94,7 @@ class EndsAnother(list):
 def test_a_future_may_end_an_operation_while_another_is_read(monkeypatch):
     operation = pending.PendingOperation(None, "all_reduce", 1, EndsAnother())
     monkeypatch.setattr(pending, "unfinished", {0: operation, 1: operation, 2: operation})
-    pending.note_reading((torch.ones(1),), line=2)
+    pending.note_early_read((torch.ones(1),), line=2)
     assert list(pending.unfinished) == [0, 2]
 
 
@@ -116,4 +116,4 @@ def test_what_the_grader_copies_is_no_reading_of_the_answer(tmp_path):
     path = tmp_path / "answer.py"
     path.write_text(TWICE)
     [[record]] = run_answers([(path, [Job(2, "calls", (Call([()] * 2, ""),))], "")])
-    assert trouble(record, Path("answer.py")) is None and not missing_wait([record])
+    assert run_failure(record, Path("answer.py")) is None and not missing_wait([record])

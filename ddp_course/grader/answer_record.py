@@ -15,9 +15,9 @@ __all__ = ["Call", "Case", "Job", "JobRecord", "LogsOf", "Operation", "RankRecor
 class JobRecord:
     """The record of one job's ranks.
 
-    started      false if an earlier job had failed or the time was used up
-    finished     false also if the answer killed the process that runs the ranks
-    stood_still  ended because nothing moved any more
+    started      false if an earlier job had failed or the answer's time was used up
+    finished     false if it was not started, or the answer killed the process that runs the ranks
+    stood_still  whether it was ended because no rank computed any more: Job.patience
     """
 
     job: Job
@@ -30,12 +30,12 @@ class JobRecord:
 
 @dataclass
 class Case:
-    """One call of the answer's function, seen over all ranks: every list is by rank."""
+    """One call of the answer's function on all ranks. Every list has one element per rank."""
 
     scenario: str
     args: list[tuple]
     results: list
-    after: list[list]  # the tensors among the arguments, after the call
+    tensors_after: list[list]  # the tensors among the arguments, after the call
     operations: list[list[Operation]]
 
     @property
@@ -44,32 +44,32 @@ class Case:
 
     @property
     def where(self) -> str:
-        """How a sentence about this case begins."""
+        """The beginning of a sentence about this case: see the function `where`."""
         return where(self.world, self.scenario)
 
 
 def where(world: int, scenario: str = "") -> str:
-    """ "with 3 ranks (rank 1 has no values): " """
+    """The beginning of a sentence about a call, such as "with 3 ranks (rank 1 has no values): "."""
     return f"with {world} rank{'s' * (world > 1)}{f' ({scenario})' if scenario else ''}: "
 
 
 def cases(records: list[JobRecord]) -> Iterator[Case]:
-    """Every call in jobs that ran to their end, in order."""
+    """Every call of these jobs, in order. The jobs must have run to their end."""
     for record in records:
         for number, call in enumerate(record.job.calls):
             results = [rank.results[number] for rank in record.ranks]
-            after = [rank.after[number] for rank in record.ranks]
+            tensors_after = [rank.tensors_after[number] for rank in record.ranks]
             operations = [rank.operations[number] for rank in record.ranks]
-            yield Case(call.scenario, call.args, results, after, operations)
+            yield Case(call.scenario, call.args, results, tensors_after, operations)
 
 
 def read_record(folder: Path, job: Job) -> JobRecord:
-    """The record of a job from what its ranks left in `folder`; also of one that came to a sudden end."""
+    """The record of a job, from the files in its `folder`. Some may be missing, if a rank or the harness was killed."""
     ranks = [read_rank(folder, rank) for rank in range(job.world)]
-    ended = folder / "ended.json"
-    if not ended.is_file():
+    ending_file = folder / "ended.json"
+    if not ending_file.is_file():
         return JobRecord(job, ranks, started=folder.exists())
-    ending = Ending(**json.loads(ended.read_text()))
+    ending = Ending(**json.loads(ending_file.read_text()))
     for rank, (record, code) in enumerate(zip(ranks, ending.exit_codes, strict=True)):
         record.exit_code, record.ended_by_grader = code, rank in ending.ended_by_grader
     return JobRecord(job, ranks, True, True, ending.stood_still, ending.collectives)

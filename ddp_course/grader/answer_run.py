@@ -1,7 +1,7 @@
-"""Run a learner's answer on several ranks and hand back what each of them did.
+"""Run learners' answers on several ranks and return a record of what each rank did.
 
-The answer runs in processes of its own (harness/) under the launcher's supervisor: whatever it does, it ends
-in time and leaves nothing behind.
+An answer runs in processes of its own (harness/) under the doctor's supervisor, which ends them in time, removes their
+files and leaves no process behind, whatever the answer does.
 """
 
 import os
@@ -14,61 +14,66 @@ from pathlib import Path
 from ddp_doctor.launch.supervised import supervised_environment, supervisor, until_the_end
 
 from ddp_course.grader.answer_record import Job, JobRecord, read_record
-from ddp_course.grader.harness.job import Task, run_of
+from ddp_course.grader.harness.job import Task, run_key
 
 PACKAGE_FOLDER = Path(__file__).parents[2]
 START = "ddp_course.grader.harness.start"
-# The harness itself keeps to 60 seconds of its own clock for an answer. These, on the wall, are for one that the answer
-# has broken: a busy machine must not come near them.
+# Seconds on the wall: for the first answer of a lane, and for each further one. They end a harness that an answer has
+# broken. The harness's own limit, 60 s of its FairClock per answer, comes long before them, on a busy machine too.
 LONGEST_RUN, LONGEST_ANSWER = 300.0, 120.0
 
 
 def run_answers(
     answers: list[tuple[Path, list[Job], str]], lanes: int = 1, sandbox: Sequence[str] = ()
 ) -> list[list[JobRecord]]:
-    """Run the jobs of each answer, all in one go, and return their records in the same order.
+    """Run the jobs of all answers with one start of the harness; return the records of each answer, in order.
 
-    An answer is its file, the jobs and the package of its exercise, in which a job finds its driver.
+    answers   (file, jobs, package) of each: the package is that of its exercise, in which a job finds driver.py
+    lanes     how many answers run at the same time; one that kills the process of its lane loses the later ones there
+    sandbox   words to put before the harness's command, to isolate it: see batch.sandbox_command
 
-    `lanes` answers run side by side, and one that ends its lane ends those that follow there. A job that does not use
-    the answer (it has a `script`) runs once for all answers of a lane. `sandbox` is a command that runs another, shut
-    in. Ends in time whatever the answers do, and leaves neither process nor file behind.
+    A job with a `script` does not use the answer, and runs once for all answers of a lane. Returns in time whatever
+    the answers do, and leaves neither process nor file behind.
     """
     folder = Path(tempfile.mkdtemp(prefix="ddp_course_grade_"))
     tasks: list[Task] = []
-    for owner, (answer, jobs, package) in enumerate(answers):
-        lane = owner % lanes
-        ran = {task.job for task in tasks if task.lane == lane}
+    for answer_number, (answer, jobs, package) in enumerate(answers):
+        lane = answer_number % lanes
+        jobs_of_lane = {task.job for task in tasks if task.lane == lane}
         tasks += [
-            Task(job, Path(job.script or answer).resolve(), owner, lane, package)
+            Task(job, Path(job.script or answer).resolve(), answer_number, lane, package)
             for job in jobs
-            if not (job.script and job in ran)
+            if not (job.script and job in jobs_of_lane)
         ]
     (folder / "tasks.pickle").write_bytes(pickle.dumps(tasks))
     (folder / "tmp").mkdir()
     environment = supervised_environment() | {
         "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",  # an answer is judged alike on every machine
+        "CUDA_VISIBLE_DEVICES": "",  # an answer gets the same verdict on every machine
         "PYTHONDONTWRITEBYTECODE": "1",
         "TMPDIR": str(folder / "tmp"),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(PACKAGE_FOLDER), os.environ.get("PYTHONPATH")])),
     }
-    in_turn = -(-len(answers) // lanes)  # in the fullest lane
-    limit = LONGEST_RUN + LONGEST_ANSWER * (in_turn - 1)
-    # -P: nothing in this folder shadows a module that the harness imports
+    answers_per_lane = -(-len(answers) // lanes)  # in the fullest lane
+    limit = LONGEST_RUN + LONGEST_ANSWER * (answers_per_lane - 1)
+    # -P: no file in the current folder shadows a module that the harness imports
     command = [*sandbox, sys.executable, "-P", "-m", START, str(folder)]
     with supervisor(command, environment, folder) as process:
         until_the_end(process, limit)
         records = [read_record(folder / str(number), task.job) for number, task in enumerate(tasks)]
-    by_run = {(task.lane, run_of(task.job, task.owner)): record for task, record in zip(tasks, records, strict=True)}
-    return [[by_run[owner % lanes, run_of(job, owner)] for job in jobs] for owner, (_, jobs, _) in enumerate(answers)]
+    by_run = {
+        (task.lane, run_key(task.job, task.answer_number)): record for task, record in zip(tasks, records, strict=True)
+    }
+    return [
+        [by_run[number % lanes, run_key(job, number)] for job in jobs] for number, (_, jobs, _) in enumerate(answers)
+    ]
 
 
 def collective_logs(script: str | Path, nproc: int = 2, seconds: float = 6.0) -> list[list[str]]:
     """For each rank the collectives that it starts when `script` runs on `nproc` ranks, such as "all_reduce, line 12".
 
-    The run may fail or hang: then it is ended, after `seconds` at the latest. The last entry of a log is where
-    that rank waited.
+    The run may fail or hang: a hanging one is ended after `seconds` at the latest, and the last entry of each rank's
+    log is the collective in which it waited, if it waited in one.
     """
     job = Job(nproc, script=Path(script).resolve(), seconds=seconds, may_fail=True)
     [[record]] = run_answers([(job.script, [job], "")])

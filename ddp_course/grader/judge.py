@@ -1,6 +1,6 @@
-"""Judges the ranks' records: first the faults of any answer, then the checks of the question.
+"""Judge the ranks' records: first the failures that any answer can have, then the checks of the exercise.
 
-An answer that raises, hangs, dies or is a stub gets its verdict here, with rank, line and the call that it was in.
+An answer that raises, hangs, dies or is a stub gets its verdict here, with the rank, the line and the call.
 """
 
 import ast
@@ -23,25 +23,22 @@ QUESTION_OF_SENDS = {
 
 
 def grade(answers: list[tuple[Exercise, Path]], lanes: int = 1, sandbox: Sequence[str] = ()) -> list[Verdict]:
-    """Verdicts on several answers, each in a file, with one start of the harness for all.
-
-    `lanes` of them are graded side by side; `sandbox`: see run_answers.
-    """
-    at_once = [_not_attempted(exercise, path) for exercise, path in answers]
+    """The verdict on each answer, a file, with one start of the harness for all. lanes, sandbox: see run_answers."""
+    not_attempted = [_not_attempted(exercise, path) for exercise, path in answers]
     to_run = [
         (path, exercise.jobs, exercise.package)
-        for known, (exercise, path) in zip(at_once, answers, strict=True)
-        if not known
+        for verdict, (exercise, path) in zip(not_attempted, answers, strict=True)
+        if not verdict
     ]
     records = iter(run_answers(to_run, lanes, sandbox) if to_run else [])
     return [
-        known or _verdict(exercise, path, next(records))
-        for known, (exercise, path) in zip(at_once, answers, strict=True)
+        verdict or _verdict(exercise, path, next(records))
+        for verdict, (exercise, path) in zip(not_attempted, answers, strict=True)
     ]
 
 
 def _not_attempted(exercise: Exercise, path: Path) -> Verdict | None:
-    """The verdict where nothing has to run: no file, or all that the first job's function does is raise as a stub."""
+    """The verdict "not attempted" if there is no file, or the first job's function is still the stub; else None."""
     if not path.is_file():
         look = "the cell that writes it: run it first"
         return Verdict(exercise.name, NOT_ATTEMPTED, f"there is no file {path}", look, "no file")
@@ -50,14 +47,17 @@ def _not_attempted(exercise: Exercise, path: Path) -> Verdict | None:
 
 
 def _stub_line(path: Path, function: str | None) -> int | None:
-    """The line in which `function`, defined once in the file, raises NotImplementedError before anything else."""
+    """The line of the NotImplementedError if that is the first statement of `function`, defined once in the file.
+
+    None if it is not, or the file cannot be parsed.
+    """
     try:
         nodes = list(ast.walk(ast.parse(path.read_bytes())))
     except (SyntaxError, ValueError):
-        return None  # the run says what is wrong
-    stored = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+        return None  # the run will report the error
+    assigned = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
     defined = [node for node in nodes if function in (getattr(node, "name", None), getattr(node, "asname", None))]
-    if len(defined) != 1 or not isinstance(defined[0], ast.FunctionDef) or function in stored:
+    if len(defined) != 1 or not isinstance(defined[0], ast.FunctionDef) or function in assigned:
         return None
     body = defined[0].body[1:] if ast.get_docstring(defined[0]) else defined[0].body
     is_stub = body and isinstance(body[0], ast.Raise) and "NotImplementedError" in ast.dump(body[0])
@@ -70,9 +70,9 @@ def _still_raises(path, line):
 
 def _verdict(exercise: Exercise, path: Path, records: list[JobRecord]) -> Verdict:
     for record in records:
-        problem = None if record.job.may_fail else trouble(record, path)
-        if problem:
-            state, check, observed, look = problem
+        failure = None if record.job.may_fail else run_failure(record, path)
+        if failure:
+            state, check, observed, look = failure
             printed = {
                 number: last_lines(rank.stdout) for number, rank in enumerate(record.ranks) if rank.stdout.strip()
             }
@@ -87,10 +87,11 @@ def _verdict(exercise: Exercise, path: Path, records: list[JobRecord]) -> Verdic
     return Verdict(exercise.name, PASSED, facts=facts)
 
 
-def trouble(record: JobRecord, answer: Path) -> tuple[str, str, str, str] | None:
-    """(state, check, observed, look) of the verdict if the run itself went wrong, else None.
+def run_failure(record: JobRecord, answer: Path) -> tuple[str, str, str, str] | None:
+    """(state, check, observed, look) of the verdict if the run itself failed, else None.
 
-    It went wrong if a rank raised, died, hung or left early, or changed a tensor while that was being sent.
+    It failed if it was not started, or if a rank raised, died, hung, exited early, lacked the function, or changed a
+    tensor that was being sent.
     """
     if not record.started:
         return WRONG, "does not end", "the time was used up before all of it had run", "what takes long in your answer"
@@ -99,12 +100,12 @@ def trouble(record: JobRecord, answer: Path) -> tuple[str, str, str, str] | None
     causes = [number for number in raised if not is_symptom(ranks[number])]
     stubs = [number for number in causes if ranks[number].raised["not_implemented"]]
     died = [number for number, rank in enumerate(ranks) if _died(rank)]
-    # A rank without the function leaves, and another may fail to meet it before it has looked for the function.
+    # A rank without the function exits; another one may fail to connect to it before it looks for the function itself.
     missing = next((rank.missing for rank in ranks if rank.missing), None)
     prefix = call_prefix(record, (causes or died or raised or [0])[0])
     if missing:
-        defined = ", ".join(missing["there"]) or "no function"
-        observed = f"{answer.name} defines no function {missing['missing']}; it defines {defined}"
+        defined = ", ".join(missing["defined"]) or "no function"
+        observed = f"{answer.name} defines no function {missing['function']}; it defines {defined}"
         return WRONG, "function missing", observed, "the name in the question"
     if stubs:
         return NOT_ATTEMPTED, "stub", _still_raises(answer, ranks[stubs[0]].raised["line"]), ""
@@ -117,9 +118,9 @@ def trouble(record: JobRecord, answer: Path) -> tuple[str, str, str, str] | None
         look = f"{answer.name}, line {error['line']}: {error['code']}" if error["line"] else "the call itself"
         return CRASHED, "raises", observed, look
     if died:
-        code, last_words = ranks[died[0]].exit_code, ranks[died[0]].stderr.strip().splitlines()[-1:]
+        code, last_line = ranks[died[0]].exit_code, ranks[died[0]].stderr.strip().splitlines()[-1:]
         if code < 0:
-            message = f": {_first_line(last_words[0])}" if last_words else ""
+            message = f": {_first_line(last_line[0])}" if last_line else ""
             killed = f"killed by {signal.Signals(-code).name}{last_operation(ranks[died[0]])}"
             observed = f"{prefix}rank {died[0]} was {killed}{message}"
             look = "do all ranks start the same operations in one order, each with one size and dtype?"
@@ -130,38 +131,39 @@ def trouble(record: JobRecord, answer: Path) -> tuple[str, str, str, str] | None
         return CRASHED, "dies", f"{prefix}the process that runs the ranks was killed", "what ends processes there"
     if any(rank.stuck or rank.ended_by_grader for rank in ranks):
         how = "no end, and nothing moves" if record.stood_still else f"no end after {record.job.seconds:g} s"
-        return WRONG, "does not end", f"{prefix}{how}: {rank_positions(record)}", _look(record, answer)
+        return WRONG, "does not end", f"{prefix}{how}: {rank_positions(record)}", _where_to_look(record, answer)
     if raised and not _returned(record, raised[0]) and not any(rank.ended for rank in ranks):
         observed = f"{prefix}no end, until rank {raised[0]} would wait no longer: {rank_positions(record)}"
-        return WRONG, "does not end", observed, _look(record, answer)
+        return WRONG, "does not end", observed, _where_to_look(record, answer)
     if raised:
         observed = f"{prefix}rank {raised[0]} lost contact: {rank_positions(record)}"
-        return WRONG, "loses contact", observed, _look(record, answer)
+        return WRONG, "loses contact", observed, _where_to_look(record, answer)
     for number, rank in enumerate(ranks):
-        if rank.changed:
-            send = f"line {rank.changed[0]} of {answer.name}"
+        if rank.changed_sends:
+            send = f"line {rank.changed_sends[0]} of {answer.name}"
             observed = f"{prefix}rank {number} changed a tensor before it had waited for the send of it in {send}"
             return WRONG, "changes what it sends", observed, "what isend returns: its wait() comes before the change"
     return None
 
 
 def missing_wait(records: list[JobRecord]) -> str:
-    """Where to look if a result was used without a wait(), which explains any wrong value; else ""."""
+    """Where to look if the answer did not wait for an operation, which can explain any wrong value; else ""."""
     for record in records:
         if record.job.may_fail:
             continue
         for number, rank in enumerate(record.ranks):
-            for op, line in rank.not_waited_for:
+            for op, line in rank.unwaited:
                 return f"line {line}: it only starts {op}, and rank {number} never calls wait() on what it returns"
-            for op, line, reading in rank.read_early:
+            for op, line, read_line in rank.early_reads:
                 return (
-                    f"line {reading}: it reads what {op} (line {line}) has only started to receive; wait() comes first"
+                    f"line {read_line}: it reads what {op} (line {line}) has only started to receive; "
+                    "wait() comes first"
                 )
     return ""
 
 
 def is_symptom(rank: RankRecord) -> bool:
-    """Whether the rank's error only says that another rank did not come, or is gone."""
+    """Whether the rank's error is only the consequence of another rank's absence or death."""
     return bool(rank.raised) and any(symptom in rank.raised["text"] for symptom in SYMPTOMS)
 
 
@@ -172,12 +174,12 @@ def call_prefix(record: JobRecord, number: int) -> str:
 
 
 def rank_positions(record: JobRecord) -> str:
-    """The line or the operation in which each rank was last, or that it had finished, as part of a sentence."""
+    """Part of a sentence: the line or operation in which each rank was last, or that it had finished."""
     texts = []
     for number, rank in enumerate(record.ranks):
         line = rank.raised["line"] if rank.raised else rank.line
         last = rank.operations[-1][-1] if rank.operations[-1] else None
-        if rank.ended or (rank.left == 0 and not rank.stuck):
+        if rank.ended or (rank.sys_exit_code == 0 and not rank.stuck):
             texts.append(f"rank {number} had finished")
         elif _returned(record, number):
             texts.append(f"rank {number} had returned")
@@ -191,7 +193,7 @@ def rank_positions(record: JobRecord) -> str:
 
 
 def last_operation(rank: RankRecord) -> str:
-    """ " in send to rank 1 (line 12)": the collective, send or recv that the rank started last; "" if none."""
+    """The operation that the rank started last in this call, such as " in send to rank 1 (line 12)"; "" if none."""
     if not rank.operations[-1]:
         return ""
     last = rank.operations[-1][-1]
@@ -200,31 +202,31 @@ def last_operation(rank: RankRecord) -> str:
 
 
 def _died(rank):
-    """Whether the rank ended by itself: by a signal, with an exit code, or before its work was done."""
+    """Whether a signal, an exit code or an early exit ended the rank, for no reason that its notes give."""
     explained = rank.raised or rank.stuck or rank.ended_by_grader
     return not explained and rank.exit_code is not None and (rank.exit_code != 0 or not rank.ended)
 
 
 def _returned(record, number):
-    """Whether all calls of the answer's function have returned; an error after that is not raised in the answer."""
+    """Whether all calls of the answer's function returned on rank `number`: a later error is not the function's."""
     return bool(record.job.function) and len(record.ranks[number].results) == len(record.job.calls)
 
 
 def _first_line(text):
-    """The first line of an error, without the line of gloo's source at its beginning."""
+    """The first line of an error message, without the position in gloo's source that it may begin with."""
     line = text.strip().partition("\n")[0]
     return re.sub(r"^(what\(\):\s*)?(\[enforce fail at [^\]]*\]\s*)?", "", line)[:300]
 
 
-def _look(record: JobRecord, answer: Path) -> str:
-    """A question to ask about a run that hangs."""
+def _where_to_look(record: JobRecord, answer: Path) -> str:
+    """Where to look in a run that hangs: a question or a place."""
     lines = answer.read_text(encoding="utf-8", errors="replace").splitlines()
-    still = [rank for rank in record.ranks if not rank.ended]
-    if any("new_group(" in lines[rank.line - 1] for rank in still if rank.line and rank.line <= len(lines)):
+    unfinished = [rank for rank in record.ranks if not rank.ended]
+    if any("new_group(" in lines[rank.line - 1] for rank in unfinished if rank.line and rank.line <= len(lines)):
         return "new_group waits for all ranks, those outside the group too: which of them does not call it?"
-    waiting = {rank.operations[-1][-1].op for rank in still if rank.operations[-1]}
-    if waiting and waiting <= set(QUESTION_OF_SENDS):
-        return QUESTION_OF_SENDS[waiting.pop()] if len(waiting) == 1 else "which send and which receive never meet?"
-    if waiting:
+    last_ops = {rank.operations[-1][-1].op for rank in unfinished if rank.operations[-1]}
+    if last_ops and last_ops <= set(QUESTION_OF_SENDS):
+        return QUESTION_OF_SENDS[last_ops.pop()] if len(last_ops) == 1 else "which send and which receive never meet?"
+    if last_ops:
         return "a collective waits for every rank of its group: which rank never comes to it, and why?"
     return "the loop or wait in that line"

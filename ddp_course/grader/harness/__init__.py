@@ -1,1 +1,1 @@
-"""The part of the grader that runs inside the ranks. It knows torch and the learner's answer, nothing else of ours."""
+"""The part of the grader that starts the ranks and runs inside them. It does not import the checks or the judge."""

@@ -1,4 +1,4 @@
-"""Count how often a detector calls the function that it is handed: in a tensor, which the grader gets back."""
+"""Count how often a detector calls the function that it is given, in a tensor that the grader reads afterwards."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def counted(function: Callable, calls: Tensor) -> Callable:
-    """`function`, which adds 1 to `calls`, of shape (1,), whenever it is called."""
+    """A function that adds 1 to `calls`, of shape (1,), and then calls `function`."""
 
     def call(*args, **kwargs):
         calls.add_(1)

@@ -8,13 +8,13 @@ from pathlib import Path
 class Call:
     """One call of the answer's function on every rank; `scenario`: what is special, such as "rank 1 has no values"."""
 
-    args: list[tuple]  # by rank
+    args: list[tuple]  # the arguments of each rank
     scenario: str
 
 
 @dataclass(frozen=True, eq=False)
 class LogsOf:
-    """As an argument: the collectives that the ranks of another job of the same list started, a list for each rank."""
+    """An argument that the harness replaces by the collectives of another job of the answer: a list for each rank."""
 
     job: "Job"
 
@@ -23,16 +23,16 @@ class LogsOf:
 class Job:
     """One start on `world` ranks: of the answer as a script, or of calls of one of its functions in one group.
 
-    seconds    of computing until a rank that has not ended is asked where it is, and ended
-    patience   seconds in which nothing moves, after which it is ended sooner
-    tries      how often it may run: once more if it did not end, where that can happen through nobody's fault
+    seconds    on a FairClock, after which the ranks still running note the line that they are in, and are ended
+    patience   seconds in which no rank computes, after which they are ended even before `seconds`
+    tries      how often the job may run: it is repeated while it does not end, if right answers can hang, too
     script     run this file instead of the answer
     may_fail   the run may fail and is not judged
-    driver     call drive(function, *arguments) of the driver.py beside checks.py in place of the function itself: it
-               may hand it what cannot be sent (models, functions) and watch. From the course it imports
-               harness/ and its own folder.
+    driver     call drive(function, *arguments) in the exercise's driver.py instead of the function. drive() calls the
+               function, can give it arguments that cannot be pickled (models, functions), and observes it. Of the
+               course, driver.py imports only harness/ and modules of its own folder.
     loads      modules to load once, before the ranks are forked: DDP and torch.optim need "torch._dynamo", which
-               each rank would load anew
+               each rank would load for itself
     """
 
     world: int
@@ -49,32 +49,32 @@ class Job:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A job of the answer number `owner`, run on the file `path`. The tasks of a `lane` run one after the other.
+    """A job of answer number `answer_number`, run on the file `path`. The tasks of a `lane` run one after the other.
 
-    package   of the exercise, where a driver is
+    package   of the exercise, which contains driver.py
     """
 
     job: Job
     path: Path
-    owner: int
+    answer_number: int
     lane: int
     package: str
 
 
-def run_of(job: Job, owner: int):
-    """A key for the run of `job` for an answer: one that does not use the answer runs once for all of a lane."""
-    return job if job.script else (owner, job)
+def run_key(job: Job, answer_number: int):
+    """A key for the run of `job` for an answer. A job with a script runs once for all answers of a lane."""
+    return job if job.script else (answer_number, job)
 
 
 @dataclass
 class Ending:
     """How the ranks of a job ended.
 
-    exit_codes       by rank, negative: a signal
-    ended_by_grader  ranks that had to be killed
+    exit_codes       of each rank; negative: the number of the signal that killed it
+    ended_by_grader  the ranks that the harness killed
     time_was_up      whether the ranks were told to end
-    stood_still      and that because nothing moved any more
-    collectives      by rank, in order, such as "all_reduce, line 12"
+    stood_still      whether that was because no rank computed any more
+    collectives      of each rank, in order, such as "all_reduce, line 12"
     """
 
     exit_codes: list[int | None]

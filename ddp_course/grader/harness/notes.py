@@ -1,11 +1,11 @@
-"""Writes the notes of a rank while it runs, so that nothing is lost if it dies, and reads them.
+"""Write the notes of a rank while it runs, so that they survive its death, and read them.
 
 rank_0.jsonl   a line for each event, each in one write: an Operation, a call that begins, or fields of the RankRecord
-rank_0.2.pt    what call number 2 returned, and its tensor arguments afterwards: written aside and then renamed
+rank_0.2.pt    what call number 2 returned, and its tensor arguments afterwards: written to another name, then renamed
 
-The reader trusts none of it, for the answer can write there too. A pipe or a device, which has no end, is not read;
-lines are JSON, and what was returned is loaded with weights_only=True, which makes tensors and plain values of it and
-runs no code.
+The reader does not trust these files, because the answer can write to them too. Only regular files are read (a pipe
+may have no end). Lines are JSON, and results are loaded with weights_only=True, which allows tensors and plain values
+and runs no code.
 """
 
 import json
@@ -37,43 +37,37 @@ class Operation:
 
 @dataclass
 class RankRecord:
-    """The record of one rank. Lists are by call; a script counts as one call that returns nothing."""
+    """The record of one rank. results, tensors_after and operations have one element per call.
+
+    A script has no results; its operations are those of one call.
+    """
 
     results: list = field(default_factory=list)
-    after: list[list] = field(default_factory=list)  # the tensors among the arguments, after the call
+    tensors_after: list[list] = field(default_factory=list)  # the tensors among the arguments, after the call
     operations: list[list[Operation]] = field(default_factory=list)
     raised: dict | None = None  # type, text, line, code, not_implemented
-    missing: dict | None = None  # the function that is not there, and those that are
-    left: int | None = None  # code of sys.exit
-    stuck: bool = False
-    line: int | None = None  # of the answer, where it got stuck
-    not_waited_for: list = field(default_factory=list)  # [op, line] of what it received: see pending.py
-    read_early: list = field(default_factory=list)  # [op, its line, line] of what was read before it was waited for
-    changed: list = field(default_factory=list)  # lines of sends whose tensor changed on the way
-    ended: bool = False
+    missing: dict | None = None  # function (the job's, which the answer does not define), defined (those it does)
+    sys_exit_code: int | None = None
+    stuck: bool = False  # the time was up while it ran
+    line: int | None = None  # the answer's line in which it was stuck; if it never noted that, of its last operation
+    unwaited: list = field(default_factory=list)  # [op, line] of each operation but sends that was not waited for
+    early_reads: list = field(default_factory=list)  # [op, its line, line of the read], for a read before the wait
+    changed_sends: list = field(default_factory=list)  # lines of sends whose tensor changed before the wait
+    ended: bool = False  # the script or all calls ran to their end
     exit_code: int | None = None
     ended_by_grader: bool = False
     stdout: str = ""
     stderr: str = ""
 
 
-NOTED = (
-    "raised",
-    "missing",
-    "left",
-    "stuck",
-    "line",
-    "not_waited_for",
-    "read_early",
-    "changed",
-    "ended",
-)  # by the rank itself
+# The fields that the rank itself notes.
+NOTED = ("raised", "missing", "sys_exit_code", "stuck", "line", "unwaited", "early_reads", "changed_sends", "ended")
 
 
 class Notes:
-    """The notes of one rank: called with a dict of fields, those of the RankRecord or of an Operation.
+    """The notes of one rank. A call appends a dict: the fields of an Operation, or some of the RankRecord's.
 
-    A process that the answer forked ends at the first thing it would note, instead of going on as a second rank.
+    A process that the answer forked exits when it would write a note: it must not continue as a second rank.
     """
 
     def __init__(self, folder: Path, rank: int):
@@ -84,15 +78,15 @@ class Notes:
         self._end_in_a_fork()
         os.write(self.file, json.dumps(entry).encode() + b"\n")
 
-    def returned(self, number: int, result: Any, after: list[torch.Tensor]):
-        """Call `number` returned `result`; its tensor arguments are now `after`."""
+    def returned(self, number: int, result: Any, tensors_after: list[torch.Tensor]):
+        """Save what call `number` returned, and the tensors among its arguments; TOO_LARGE above LARGEST_RESULT."""
         self._end_in_a_fork()
         path = self.folder / f"rank_{self.rank}.{number}.pt"
-        aside = path.with_suffix(".part")
-        torch.save([sendable(result), sendable(after)], aside)
-        if aside.stat().st_size > LARGEST_RESULT:
-            torch.save([TOO_LARGE, []], aside)
-        aside.rename(path)
+        part = path.with_suffix(".part")
+        torch.save([sendable(result), sendable(tensors_after)], part)
+        if part.stat().st_size > LARGEST_RESULT:
+            torch.save([TOO_LARGE, []], part)
+        part.rename(path)
 
     def _end_in_a_fork(self):
         if os.getpid() != self.pid:
@@ -100,10 +94,12 @@ class Notes:
 
 
 def sendable(value: Any) -> Any:
-    """`value` of tensors, plain values, sets and dicts; what NumPy makes becomes plain, tuples and other sequences
-    become lists, and anything else its repr."""
+    """A copy of `value` made of tensors, plain values, lists, sets and dicts, which weights_only=True loads.
+
+    NumPy's values become plain ones, tuples and other sequences lists, and anything else its repr.
+    """
     if torch.is_tensor(value):
-        return value.detach().cpu().as_subclass(torch.Tensor).clone()  # a view would bring all of its storage
+        return value.detach().cpu().as_subclass(torch.Tensor).clone()  # of a view, torch.save writes the whole storage
     if type(value).__module__ == "numpy":
         value = value.tolist()
     if value is None or isinstance(value, bool):
@@ -121,12 +117,12 @@ def sendable(value: Any) -> Any:
 
 
 def _key(value):
-    """A tuple stays one where it has to be hashed."""
+    """`sendable` for an element of a set or a key of a dict: tuples stay tuples, which can be hashed."""
     return tuple(map(_key, value)) if isinstance(value, (tuple, frozenset)) else sendable(value)
 
 
 def read_rank(folder: Path, rank: int) -> RankRecord:
-    """All that a rank left in `folder`, also if it came to a sudden end."""
+    """The record of a rank, from its files in `folder`; complete up to its death if it was killed."""
     record = read_events(folder, rank)
     record.stdout, record.stderr = (_output(folder / f"rank_{rank}.{name}") for name in ("stdout", "stderr"))
     for number in count():
@@ -134,16 +130,16 @@ def read_rank(folder: Path, rank: int) -> RankRecord:
         if not path.is_file():
             return record
         try:
-            result, after = torch.load(path, weights_only=True)
-        except Exception:  # whatever it says: the answer has written to this file
-            result, after = UNREADABLE, []
+            result, tensors_after = torch.load(path, weights_only=True)
+        except Exception:  # of any kind: the answer has written to this file
+            result, tensors_after = UNREADABLE, []
         record.results.append(result)
-        record.after.append(after)
+        record.tensors_after.append(tensors_after)
 
 
 def read_events(folder: Path, rank: int) -> RankRecord:
     """The record of a rank, without its results and its output."""
-    record = RankRecord(operations=[[]])  # before the first call, or of a script
+    record = RankRecord(operations=[[]])  # those before the first call, or of a script
     notes = folder / f"rank_{rank}.jsonl"
     for line in notes.read_text(errors="replace").splitlines() if notes.is_file() else []:
         try:

@@ -1,9 +1,9 @@
-"""Makes an answer that forgets wait() fail on every run, and notes a tensor that changes while it is being sent.
+"""Make an answer that forgets wait() fail on every run, and note a tensor that changes while it is being sent.
 
 With async_op=True, isend, irecv and a process group's own methods, an answer that does not wait passes on one run and
 fails on the next. So a result is received into a copy here, and copied to the answer's tensor at wait(): without
-wait() the tensor keeps its old values. A tensor whose values at the wait for its send differ from those at its start is
-noted. Operations that torch itself starts and waits for, such as DDP's, are left as they are.
+wait() the tensor keeps its old values. A send is noted if its tensor has other values at the wait than at the start.
+Operations that torch itself starts and waits for, such as DDP's, are left as they are.
 """
 
 import sys
@@ -21,15 +21,15 @@ from torch import Tensor
 
 Work = dist.distributed_c10d.Work
 TORCH = str(Path(torch.__file__).parent)
-ASKED = "distributed_c10d.py"  # torch's file with all_reduce, irecv ...: there it is the caller who waits
-BETWEEN = (__file__, "/record.py", "/_python_dispatch.py", "/eval_frame.py", "/_compile.py")  # frames of dispatching
+PUBLIC_API = "distributed_c10d.py"  # torch's file with all_reduce, irecv ...: what it starts, its caller waits for
+DISPATCHING = (__file__, "/record.py", "/_python_dispatch.py", "/eval_frame.py", "/_compile.py")
 
 
 @dataclass
 class PendingOperation:
-    """An operation that nobody has waited for yet.
+    """An operation that was started and not waited for yet.
 
-    pairs   (tensor of the answer, copy): the copy holds what was received, or what the tensor was when it was sent
+    pairs   (tensor of the answer, copy): the copy is received into, or holds the tensor's values at the start of a send
     """
 
     work: Any
@@ -38,37 +38,38 @@ class PendingOperation:
     pairs: list[tuple[Tensor, Tensor]]
 
     def end(self):
-        """Copy what was received to its tensor; for a send, note the line if the tensor has changed meanwhile."""
-        with _marked("reading"), torch.no_grad():
+        """Copy what was received to its tensor; for a send, note the line if its tensor has changed since the start."""
+        with _flag("in_grader"), torch.no_grad():
             for tensor, copy in self.pairs:
                 if self.op != "send":
                     tensor.data.copy_(copy)
                 elif not torch.equal(_bytes(tensor), _bytes(copy)):
-                    changed.append(self.line)
+                    changed_sends.append(self.line)
 
 
-# .starting: there is one recorder below another, and one of them is enough. .reading: it is not the answer that reads.
-own = threading.local()
+# Flags of a thread. starting: another Recorder is already starting this operation. in_grader: the grader, not the
+# answer, reads tensors.
+flags = threading.local()
 unfinished: dict[int, PendingOperation] = {}  # by id of the Work
-early: list[tuple] = []  # (op, its line, line) of each operation on what had not been waited for
-changed: list[int | None] = []  # the line of each send whose tensor changed before somebody waited for it
+early_reads: list[tuple] = []  # (op, its line, line of the read), for each tensor that was read before the wait for op
+changed_sends: list[int | None] = []  # the line of each send whose tensor changed before the wait
 
 
-def start(func: Callable, named: dict[str, Any], op: str, line: int | None) -> Any:
-    """Start `func`, an operation of c10d, with the arguments `named`: what it fills are copies, if the answer waits."""
-    if op.endswith("barrier") or getattr(own, "starting", False) or not _the_answer_waits():
-        return func(**named)
+def start(func: Callable, arguments: dict[str, Any], op: str, line: int | None) -> Any:
+    """Start `func`, an operation of c10d, and return its result. If the answer has to wait for it, it fills copies."""
+    if op.endswith("barrier") or getattr(flags, "starting", False) or not _the_answer_waits():
+        return func(**arguments)
     pairs: list[tuple[Tensor, Tensor]] = []
-    copied = {
-        name: argument if name.startswith("input") else _copied(argument, pairs) for name, argument in named.items()
+    with_copies = {
+        name: argument if name.startswith("input") else _copied(argument, pairs) for name, argument in arguments.items()
     }
-    with _marked("starting"):
-        result = func(**(named if op == "send" else copied))
+    with _flag("starting"):
+        result = func(**(arguments if op == "send" else with_copies))
     work = Work.unbox(result[-1] if isinstance(result, (tuple, list)) else result)
     unfinished[id(work)] = PendingOperation(work, op, line, pairs)
     if op == "recv":
         for tensor, _ in pairs:
-            _spoil(tensor.data)  # or fresh memory might hold the right values by chance
+            _fill_with_nan(tensor.data)  # fresh memory might hold the right values by chance
     return result
 
 
@@ -80,7 +81,7 @@ def end_when_waited_for():
         try:
             done = wait(work, *args, **kwargs)
         except BaseException:
-            unfinished.pop(id(work), None)  # it has been waited for, in vain
+            unfinished.pop(id(work), None)  # the answer did wait; the operation failed
             raise
         _end(work)
         return done
@@ -97,50 +98,50 @@ def end_when_waited_for():
             return future
         targets = [target for target, _ in unfinished[id(work)].pairs]
 
-        def then(done):
-            done.wait()  # raises what went wrong
+        def finish(ended_future):
+            ended_future.wait()  # raises the operation's error
             _end(work)
             return targets
 
-        return future.then(then)
+        return future.then(finish)
 
     Work.wait, Work.is_completed, Work.get_future = waited, completed, future_of
 
 
-def note_reading(args: tuple, line: int | None):
-    """Note an operation in this line whose `args` hold a tensor that is still being received."""
-    if getattr(own, "reading", False):
+def note_early_read(args: tuple, line: int | None):
+    """Note that an operation in this line of the answer reads a tensor, in `args`, that is still being received."""
+    if getattr(flags, "in_grader", False):
         return
     lists = [argument for argument in args if isinstance(argument, (list, tuple))]
     for argument in chain(args, *lists):
         if torch.is_tensor(argument) and argument.layout == torch.strided:
-            for operation in list(unfinished.values()):  # a copy: gloo's thread ends operations, too
+            for operation in list(unfinished.values()):  # a copy: gloo's thread may remove some meanwhile
                 if operation.op != "send" and line and any(_overlap(argument, target) for target, _ in operation.pairs):
-                    early.append((operation.op, operation.line, line))
+                    early_reads.append((operation.op, operation.line, line))
 
 
-def left_over() -> dict[str, list]:
-    """Notes for the RankRecord: (op, line) of receives without a wait, the lines of changed sends, and (op, its line,
-    line) of a read before the wait."""
+def wait_faults() -> dict[str, list]:
+    """The RankRecord's fields unwaited, changed_sends and early_reads (the first read only); {} if all are empty.
+
+    Compares the tensors of pending sends a last time: a send without a wait is no fault.
+    """
     for operation in list(unfinished.values()):
         if operation.op == "send":
             operation.end()
     unwaited = [(operation.op, operation.line) for operation in list(unfinished.values()) if operation.op != "send"]
-    return (
-        {"not_waited_for": unwaited, "changed": changed, "read_early": early[:1]}
-        if unwaited or changed or early
-        else {}
-    )
+    if not (unwaited or changed_sends or early_reads):
+        return {}
+    return {"unwaited": unwaited, "changed_sends": changed_sends, "early_reads": early_reads[:1]}
 
 
 @contextmanager
-def _marked(name: str):
-    """`own` has this mark inside, on this thread."""
-    setattr(own, name, True)
+def _flag(name: str):
+    """Set a flag of this thread inside the with block."""
+    setattr(flags, name, True)
     try:
         yield
     finally:
-        setattr(own, name, False)
+        setattr(flags, name, False)
 
 
 def _end(work):
@@ -149,12 +150,12 @@ def _end(work):
 
 
 def _the_answer_waits():
-    """Whether the answer waits for what is being started, and not torch's own code."""
+    """Whether the answer, and not torch's own code, has to wait for the operation that is being started."""
     frame = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename.endswith(BETWEEN):
+    while frame is not None and frame.f_code.co_filename.endswith(DISPATCHING):
         frame = frame.f_back
     name = frame.f_code.co_filename if frame else TORCH
-    return name.endswith(ASKED) or not name.startswith(TORCH)
+    return name.endswith(PUBLIC_API) or not name.startswith(TORCH)
 
 
 def _copied(value, pairs):
@@ -168,7 +169,8 @@ def _copied(value, pairs):
     return value
 
 
-def _spoil(tensor):
+def _fill_with_nan(tensor):
+    """Fill with NaN, or the smallest value of an integer type; other types keep their values."""
     if tensor.is_floating_point():
         tensor.fill_(torch.nan)
     elif tensor.dtype != torch.bool and not tensor.is_complex():
@@ -176,13 +178,13 @@ def _spoil(tensor):
 
 
 def _overlap(left, right):
-    """Whether two tensors share memory, the gaps between strides taken for theirs."""
+    """Whether the memory ranges of two tensors overlap, gaps between their elements included."""
     starts, ends = zip(*((each.data_ptr(), each.data_ptr() + _span(each)) for each in (left, right)), strict=True)
     return max(starts) < min(ends)
 
 
 def _span(tensor):
-    """From the first byte to the end of the last."""
+    """The bytes from the start of a tensor's first element to the end of its last."""
     if not tensor.numel():
         return 0
     steps = ((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

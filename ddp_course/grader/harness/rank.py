@@ -1,4 +1,4 @@
-"""One rank of one job: run the answer, and write down what it did (see notes.py)."""
+"""Run the answer in one rank of a job, and write notes of what it did: see notes.py."""
 
 import functools
 import gc
@@ -25,12 +25,12 @@ LARGEST_FILE = 64 * 2**20  # bytes that a rank may print, or write to one file
 STUCK = 17  # exit code of a rank that did not end in time
 
 
-def run_rank(task, rank, port, folder, time_is_up, ring):
+def run_rank(task, rank, port, folder, reader, writer):
     """Run `task` as `rank`; notes, stdout and stderr go to files in `folder`. The exit code is the answer's own.
 
-    time_is_up, ring: the ends of a pipe. The time is up when nobody holds `ring` any more.
+    reader, writer: the ends of a pipe. The time is up when no process holds `writer` any more.
     """
-    ring.close()
+    writer.close()
     job, answer = task.job, str(task.path)
     work = folder / "work"
     work.mkdir(exist_ok=True)
@@ -39,40 +39,40 @@ def run_rank(task, rank, port, folder, time_is_up, ring):
     resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     torch.default_generator.manual_seed(rank)  # torch.manual_seed would also look for accelerators
-    gc.freeze()  # a collection in the answer need not go through all of torch, nor copy its pages
+    gc.freeze()  # so that a collection in the answer does not go through all of torch, which would copy its pages
     notes = Notes(folder, rank)
-    _watch(time_is_up, notes, answer)
+    _end_when_time_is_up(reader, notes, answer)
     in_new_threads(notes, answer)
     pending.end_when_waited_for()
     try:
         if job.function is None:
             with Recorder(notes, answer):
                 run_script(answer, hash=hash_of_rank(rank))
-            notes(pending.left_over())
+            notes(pending.wait_faults())
         else:
             _call_function(task, rank, port, notes)
         notes({"ended": True})
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        notes({"left": code} if code or job.function else {"ended": True})
+        notes({"sys_exit_code": code} if code or job.function else {"ended": True})
         raise
     except BaseException as error:
-        notes(pending.left_over())
-        notes({"raised": _described(error, answer)})
+        notes(pending.wait_faults())
+        notes({"raised": _error_note(error, answer)})
         traceback.print_exc()
         sys.stderr.flush()
-        os._exit(1)  # at once, so that the other ranks hear of it: no handler of the answer can hold it up
+        os._exit(1)  # at once, so that the other ranks see it; no exit handler of the answer can delay it
 
 
-def _watch(time_is_up, notes, answer):
-    """A thread that ends this process when the time is up, having noted the line of the answer that it is in."""
-    main = threading.get_ident()
+def _end_when_time_is_up(reader, notes, answer):
+    """Start a thread that, when the time is up, notes the line of the answer in which this process is, and ends it."""
+    main_thread = threading.get_ident()
 
     def expire():
-        time_is_up.poll(None)
-        line = line_in(answer, sys._current_frames().get(main))
+        reader.poll(None)
+        line = line_in(answer, sys._current_frames().get(main_thread))
         if line is None:
-            time.sleep(0.5)  # another rank has gone a moment ago, and this one is about to say what it raised
+            time.sleep(0.5)  # another rank may have died just now, and this one be about to note its own error
         notes({"stuck": True, "line": line})
         os._exit(STUCK)
 
@@ -82,16 +82,17 @@ def _watch(time_is_up, notes, answer):
 def _call_function(task, rank, port, notes):
     job, answer = task.job, str(task.path)
     world = job.world
-    timeout = timedelta(minutes=5)  # never reached: who waits for too long is ended by its watch
+    timeout = timedelta(minutes=5)  # never reached: a rank that waits too long is ended before
     store = dist.TCPStore("127.0.0.1", port, world, is_master=False, timeout=timeout)
     group_store = dist.PrefixStore("group", store)
     dist.init_process_group("gloo", store=group_store, rank=rank, world_size=world, timeout=timeout)
     with Recorder(notes, answer):
-        module = _load("answer", answer, hash=hash_of_rank(rank))
+        module = _import_answer(answer, rank)
         function = getattr(module, job.function, None)
         if not callable(function):
-            there = [name for name, value in vars(module).items() if callable(value) and value.__module__ == "answer"]
-            notes({"missing": {"missing": job.function, "there": there}})
+            members = vars(module).items()
+            defined = [name for name, value in members if callable(value) and value.__module__ == "answer"]
+            notes({"missing": {"function": job.function, "defined": defined}})
             return
         if job.driver:
             function = functools.partial(importlib.import_module(f"{task.package}.driver").drive, function)
@@ -99,9 +100,9 @@ def _call_function(task, rank, port, notes):
             arguments = call.args[rank]
             notes({"call": number})
             result = function(*arguments)
-            notes(pending.left_over())
+            notes(pending.wait_faults())
             notes.returned(number, result, [argument for argument in arguments if torch.is_tensor(argument)])
-    # Nobody leaves while another still needs the connection.
+    # No rank leaves while another one still needs the connection.
     store.set(f"done/{rank}", "")
     store.wait([f"done/{other}" for other in range(world)])
     dist.destroy_process_group()
@@ -110,26 +111,27 @@ def _call_function(task, rank, port, notes):
 def hash_of_rank(rank):
     """A `hash` for the answer that hashes text differently on each rank, as in processes that were not forked."""
 
-    def hash_here(value):
+    def hash_on_rank(value):
         return hash((rank, hash(value))) if _holds_text(value) else hash(value)
 
-    return hash_here
+    return hash_on_rank
 
 
 def _holds_text(value):
     return isinstance(value, (str, bytes)) or (isinstance(value, (tuple, frozenset)) and any(map(_holds_text, value)))
 
 
-def _load(name, path, **attributes):
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    vars(module).update(attributes)
+def _import_answer(path, rank):
+    """Import the answer's file as the module `answer`, with a `hash` of this rank."""
+    spec = importlib.util.spec_from_file_location("answer", path)
+    module = sys.modules["answer"] = importlib.util.module_from_spec(spec)
+    module.hash = hash_of_rank(rank)
     spec.loader.exec_module(module)
     return module
 
 
-def _described(error, answer):
-    """The error, and the last line of the answer in its traceback."""
+def _error_note(error, answer):
+    """RankRecord.raised: the error, and the last line of the answer in its traceback."""
     line = next((f.lineno for f in reversed(traceback.extract_tb(error.__traceback__)) if f.filename == answer), None)
     if isinstance(error, SyntaxError) and error.filename == answer:
         line = error.lineno

@@ -1,8 +1,8 @@
-"""Write down what a rank communicates, in order, however it asked for it.
+"""Record every collective, send and receive of a rank, in order, through whichever function it was started.
 
 torch hands every collective, send and receive to its dispatcher as an operation of the namespace c10d. The recorder
-listens there and not around the functions of torch.distributed: `from torch.distributed import all_reduce`, object
-collectives, functional collectives, DDP and a process group's own methods all end in the same place.
+observes the dispatcher and does not wrap the functions of torch.distributed: `from torch.distributed import
+all_reduce`, object collectives, functional collectives, DDP and a process group's own methods all go through it.
 """
 
 import sys
@@ -16,8 +16,8 @@ from ddp_course.grader.harness.notes import Operation
 
 NAMESPACES = {"c10d", "_c10d_functional", "_c10d_functional_autograd"}
 NOT_COMMUNICATION = {"wait_tensor", "_wrap_tensor_autograd", "check_for_nan"}
-# How the dispatcher's names begin, and what people call them. The first that fits counts.
-NAMES = {
+# The beginning of a dispatcher's name -> the usual name. The first that matches counts; other names stay.
+PLAIN_NAMES = {
     "allreduce": "all_reduce",
     "all_reduce": "all_reduce",
     "allgather": "all_gather",
@@ -32,10 +32,10 @@ NAMES = {
 
 
 class Recorder(TorchDispatchMode):
-    """While active, calls `note` with a dict, the fields of an Operation, before each one starts.
+    """While active, calls `note` with a dict, the fields of an Operation, before each operation starts.
 
-    Its bytes are what this rank hands over (of a recv: takes), its line that of the file `answer` from which it was
-    called (None: elsewhere).
+    bytes: those that this rank hands over, or for a recv the size of its buffer. line: that of the file `answer` from
+    which the operation was called; None if it was called elsewhere.
     """
 
     def __init__(self, note, answer):
@@ -44,24 +44,24 @@ class Recorder(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls):
-        return False  # True, the default, loads torch._dynamo, in each grading anew
+        return False  # True, the default, would load torch._dynamo in every grading
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         space, _, name = func._schema.name.partition("::")
         if space in NAMESPACES and name not in NOT_COMMUNICATION:
-            named = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
+            arguments = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
             op = _plain_name(name)
             line = line_in(self.answer)
-            self.note(vars(Operation(op, _payload(op, named), _peer(named), line)))
-            return pending.start(func, named, op, line)
+            self.note(vars(Operation(op, _payload(op, arguments), _peer(arguments), line)))
+            return pending.start(func, arguments, op, line)
         if pending.unfinished and not func.is_view:
-            pending.note_reading(args, line_in(self.answer))
+            pending.note_early_read(args, line_in(self.answer))
         return func(*args, **kwargs)
 
 
 def in_new_threads(note, answer):
-    """Threads that are started from now on are recorded too: a dispatch mode belongs to one thread."""
+    """Record the threads that are started from now on, too: a dispatch mode is active in one thread only."""
     run = threading.Thread.run
 
     def recorded(thread):
@@ -72,7 +72,7 @@ def in_new_threads(note, answer):
 
 
 def line_in(answer, frame=None):
-    """The line of `answer` that `frame` (default: the caller) is in or was called from; None if there is none."""
+    """The line of the file `answer` that `frame` (default: the caller's) is in or was called from, or None."""
     frame = frame or sys._getframe(1)
     while frame is not None and frame.f_code.co_filename != answer:
         frame = frame.f_back
@@ -81,13 +81,14 @@ def line_in(answer, frame=None):
 
 def _plain_name(name):
     name = name.strip("_")
-    return next((plain for start, plain in NAMES.items() if name.startswith(start)), name)
+    return next((plain for start, plain in PLAIN_NAMES.items() if name.startswith(start)), name)
 
 
-def _payload(op, named):
+def _payload(op, arguments):
+    """The bytes of the tensors that this rank passes to an operation, without those that are only filled."""
     if op.endswith("barrier"):
-        return 0  # its tensor is a stand-in
-    tensors = [value for name, value in named.items() if name.startswith("input") or name in ("tensors", "tensor")]
+        return 0  # its tensor carries no data
+    tensors = [value for name, value in arguments.items() if name.startswith("input") or name in ("tensors", "tensor")]
     return sum(tensor.numel() * tensor.element_size() for tensor in _flat(tensors) if hasattr(tensor, "element_size"))
 
 
@@ -99,9 +100,10 @@ def _flat(nested):
             yield element
 
 
-def _peer(named):
-    peer = named.get("dst", named.get("src"))
-    group = named.get("process_group")
+def _peer(arguments):
+    """The global rank of the peer of a send or recv, or None."""
+    peer = arguments.get("dst", arguments.get("src"))
+    group = arguments.get("process_group")
     if peer is None or group is None:
         return peer
     return dist.get_process_group_ranks(dist.ProcessGroup.unbox(group))[peer]

@@ -1,14 +1,15 @@
-"""Run the tasks of a grading, each on ranks of its own: python -m ...harness.start FOLDER
+"""Run the tasks of a grading, each on ranks of its own: python -m ddp_course.grader.harness.start FOLDER
 
-FOLDER/tasks.pickle holds a list of Task. Task number n leaves its ranks' notes (see notes.py) in FOLDER/n, and last of
-all its Ending in FOLDER/n/ended.json. The tasks of a lane run one after the other, lanes side by side.
+FOLDER/tasks.pickle holds a list of Task. The ranks of task number n write their notes (see notes.py) into FOLDER/n;
+after their end its Ending is written to FOLDER/n/ended.json. The tasks of a lane run one after the other, the lanes in
+parallel.
 
-torch is loaded once, here, and the ranks are forked from it.
+This process loads torch once, and the ranks are forked from it.
 """
 
 import gc
 
-gc.disable()  # until everything is loaded: each collection on the way would go through all of torch again
+gc.disable()  # until everything is loaded: each collection before that would go through all of torch again
 
 # ruff: noqa: E402, because of the line above
 import importlib
@@ -21,106 +22,111 @@ from multiprocessing.connection import wait
 from pathlib import Path
 
 from ddp_course.base.command import catch_interrupts
-from ddp_course.grader.harness.job import Call, Ending, LogsOf, Task, run_of
+from ddp_course.grader.harness.job import Call, Ending, LogsOf, Task, run_key
 from ddp_course.grader.harness.notes import read_events
 from ddp_course.grader.harness.rank import run_rank
 from ddp_course.launcher import forked
 from ddp_course.launcher.fair_clock import FairClock
 
 CONTEXT = forked.context("fork")
-TO_LOAD = 0.0 if forked.FORKS else 15.0  # seconds that a rank may need to load torch
-TO_MEET = 1.0  # seconds that the ranks may need to meet, before the answer begins
-OWNER_SECONDS = 60.0  # for all jobs of one answer together: for what would never end, not for what is slow
-GRACE = 1.5  # seconds for the others once one rank has failed, and past its time for a rank that cannot be asked
-POLL = 0.05  # seconds; a rank's sentinel alone would miss its end if the answer has forked
+LOAD_SECONDS = 0.0 if forked.FORKS else 15.0  # that a rank may need to load torch
+CONNECT_SECONDS = 1.0  # that the ranks may need to connect, before the answer begins
+ANSWER_SECONDS = 60.0  # for all jobs of one answer together: it ends answers that hang, and is ample for slow ones
+GRACE_SECONDS = 1.5  # until ranks are killed, after another rank has failed or the time was up
+POLL_SECONDS = 0.05  # a rank's sentinel alone would miss its end if the answer has forked
 
 
 def main(folder: Path):
     tasks = pickle.loads((folder / "tasks.pickle").read_bytes())  # written by the grading process, not by an answer
-    for name in {name for task in tasks for name in task.job.loads} if forked.FORKS else ():
-        importlib.import_module(name)
-    gc.collect()  # or each rank of the first job would do it, and copy every page that it looks at
+    if forked.FORKS:
+        for name in {name for task in tasks for name in task.job.loads}:
+            importlib.import_module(name)
+    gc.collect()  # otherwise each rank of the first job would, and copy every page that the collection touches
     gc.enable()
     lanes: dict[int, list[tuple[int, Task]]] = {}
-    for n, task in enumerate(tasks):
-        lanes.setdefault(task.lane, []).append((n, task))
+    for number, task in enumerate(tasks):
+        lanes.setdefault(task.lane, []).append((number, task))
     if list(lanes) == [0]:
         return run_lane(folder, lanes[0])
-    started = [CONTEXT.Process(target=run_lane, args=(folder, numbered)) for numbered in lanes.values()]
-    for process in started:
+    processes = [CONTEXT.Process(target=run_lane, args=(folder, numbered)) for numbered in lanes.values()]
+    for process in processes:
         process.start()
-    for process in started:
+    for process in processes:
         process.join()
 
 
 def run_lane(folder: Path, numbered: list[tuple[int, Task]]):
-    """Run tasks one after the other; each comes with its number."""
-    left, failed, logs = {task.owner: OWNER_SECONDS for _, task in numbered}, set(), {}
+    """Run the tasks of a lane, pairs (number, task), one after the other, and write the Ending of each.
+
+    A task does not run if an earlier one of its answer has failed, or if the answer's time is used up.
+    """
+    seconds_left, failed, logs = {task.answer_number: ANSWER_SECONDS for _, task in numbered}, set(), {}
     stores = Stores()
     for number, task in numbered:
-        owner, job = task.owner, task.job
-        seconds = min(job.seconds, left[owner])
-        if owner in failed or seconds < 0.5:
+        answer_number, job = task.answer_number, task.job
+        limit = min(job.seconds, seconds_left[answer_number])
+        if answer_number in failed or limit < 0.5:
             continue
-        task = replace(task, job=replace(job, seconds=seconds, calls=_with_logs(job.calls, logs, owner)))
+        task = replace(task, job=replace(job, seconds=limit, calls=_with_logs(job.calls, logs, answer_number)))
         task_folder = folder / str(number)
-        for again in reversed(range(job.tries)):
+        for _ in range(job.tries):
             shutil.rmtree(task_folder, ignore_errors=True)
             task_folder.mkdir()
             ending, seconds = run_task(task, task_folder, stores.fresh_port())
-            left[owner] -= max(0.0, seconds - TO_LOAD)
-            if not (again and ending.time_was_up):
+            seconds_left[answer_number] -= max(0.0, seconds - LOAD_SECONDS)
+            if not ending.time_was_up:
                 break
-        ending.collectives = logs[run_of(job, owner)] = [collectives(task_folder, rank) for rank in range(job.world)]
+        ending.collectives = [collectives(task_folder, rank) for rank in range(job.world)]
+        logs[run_key(job, answer_number)] = ending.collectives
         if any(ending.exit_codes) and not job.may_fail:
-            failed.add(owner)  # what follows would only say it again
+            failed.add(answer_number)
         task_folder.mkdir(parents=True, exist_ok=True)  # an answer may have removed it
         (task_folder / "ended.json").write_text(json.dumps(asdict(ending)))
     stores.close()
 
 
 def run_task(task: Task, folder: Path, port: int) -> tuple[Ending, float]:
-    """Start the ranks of `task`, and wait for their end or bring it about; its Ending without the collectives, and the
-    seconds that it took.
+    """Start the ranks of `task`, and wait until they end or have to be ended.
 
-    port: of the store through which they meet. All limits are in seconds of a FairClock, so that a machine that is
-    busy with other things does not make an answer wrong.
+    port: that of the store through which the ranks connect. Limits are in seconds of a FairClock, so that an answer
+    does not fail because other programs keep the machine busy.
+    Returns the Ending, without the collectives, and the seconds that the ranks ran.
     """
     job = task.job
-    time_is_up, ring = CONTEXT.Pipe(duplex=False)
+    reader, writer = CONTEXT.Pipe(duplex=False)  # closing `writer` tells the ranks that the time is up
     ranks = [
-        CONTEXT.Process(target=run_rank, args=(task, rank, port, folder, time_is_up, ring)) for rank in range(job.world)
+        CONTEXT.Process(target=run_rank, args=(task, rank, port, folder, reader, writer)) for rank in range(job.world)
     ]
     for process in ranks:
         process.start()
-    clock = FairClock()  # now: it does not see how long this process waits for a core in order to start them
-    limit, last = TO_LOAD + TO_MEET + job.seconds, float("inf")
+    clock = FairClock()  # created last: it cannot discount what this process waits for a core while it starts them
+    limit, kill_at = LOAD_SECONDS + CONNECT_SECONDS + job.seconds, float("inf")
     longest_wait = min(job.patience, job.seconds)
     killed, stood_still = [], False
     while running := [process for process in ranks if process.exitcode is None]:
-        wait([process.sentinel for process in running], timeout=POLL)
+        wait([process.sentinel for process in running], timeout=POLL_SECONDS)
         clock.look()
-        if not ring.closed and (clock.seconds > limit or clock.still > longest_wait):
+        if not writer.closed and (clock.seconds > limit or clock.still > longest_wait):
             stood_still = clock.still > longest_wait
-            ring.close()  # each rank notes where it is, and ends
-            last = min(last, clock.seconds + GRACE)
+            writer.close()  # each rank notes its line, and ends
+            kill_at = min(kill_at, clock.seconds + GRACE_SECONDS)
         if any(process.exitcode for process in ranks):
-            last = min(last, clock.seconds + GRACE)
-        if clock.seconds > last:
+            kill_at = min(kill_at, clock.seconds + GRACE_SECONDS)
+        if clock.seconds > kill_at:
             killed = [rank for rank, process in enumerate(ranks) if process.exitcode is None]
             for process in running:
                 process.kill()
                 process.join()
-    time_was_up = ring.closed
-    ring.close()
-    time_is_up.close()
+    time_was_up = writer.closed
+    writer.close()
+    reader.close()
     return Ending([process.exitcode for process in ranks], killed, time_was_up, stood_still), clock.seconds
 
 
 class Stores:
-    """Holds the key-value store through which the ranks of a job meet. Each job gets one of its own, on a free port.
+    """Holds the key-value store through which the ranks of a job connect. Each job gets a new store, on a free port.
 
-    In a process of its own: the one that forks must not have threads.
+    The store runs in a process of its own, because it has threads, and the process that forks the ranks must have none.
     """
 
     def __init__(self):
@@ -130,13 +136,13 @@ class Stores:
         """The port of a new store, also if an answer has ended or halted the process that held the last one."""
         for _ in range(2):
             if self.process is None:
-                self.connection, theirs = CONTEXT.Pipe()
-                self.process = CONTEXT.Process(target=_serve_stores, args=(theirs,), daemon=True)
+                self.connection, child_connection = CONTEXT.Pipe()
+                self.process = CONTEXT.Process(target=_serve_stores, args=(child_connection,), daemon=True)
                 self.process.start()
-                theirs.close()  # so that its end is seen here
+                child_connection.close()  # so that the death of the process is an EOFError here
             try:
-                self.connection.send("another")
-                if self.connection.poll(TO_LOAD + TO_MEET):
+                self.connection.send("new store")
+                if self.connection.poll(LOAD_SECONDS + CONNECT_SECONDS):
                     return self.connection.recv()
             except (EOFError, OSError):
                 pass
@@ -159,13 +165,13 @@ def _serve_stores(connection):
         connection.send(store.port)
 
 
-def _with_logs(calls: tuple[Call, ...], logs: dict, owner: int) -> tuple[Call, ...]:
-    """`calls` with the collectives of a job in place of each LogsOf it."""
+def _with_logs(calls: tuple[Call, ...], logs: dict, answer_number: int) -> tuple[Call, ...]:
+    """`calls`, each argument LogsOf(job) replaced by the collectives of that job; [] if it has not run."""
 
-    def filled(argument):
-        return logs.get(run_of(argument.job, owner), []) if isinstance(argument, LogsOf) else argument
+    def replaced(argument):
+        return logs.get(run_key(argument.job, answer_number), []) if isinstance(argument, LogsOf) else argument
 
-    return tuple(replace(call, args=[tuple(map(filled, arguments)) for arguments in call.args]) for call in calls)
+    return tuple(replace(call, args=[tuple(map(replaced, arguments)) for arguments in call.args]) for call in calls)
 
 
 def collectives(folder: Path, rank: int) -> list[str]:
@@ -177,6 +183,6 @@ def collectives(folder: Path, rank: int) -> list[str]:
 
 
 if __name__ == "__main__":
-    catch_interrupts()  # an answer's ranks, forked from here, get Ctrl-C as any Python program does
+    catch_interrupts()  # the ranks, forked from here, handle Ctrl-C as any Python program does
     main(Path(sys.argv[1]))
-    gc.freeze()  # nothing is left to be collected, and to look for it Python would go through all of torch
+    gc.freeze()  # otherwise the collection at exit would go through all of torch

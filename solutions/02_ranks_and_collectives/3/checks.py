@@ -47,7 +47,7 @@ JOBS = [
 
 @check("every rank holds the sum in every element, on 1, 2, 3 and 4 ranks, for 1 to 60,000 elements of 3 dtypes")
 def every_rank_holds_the_sum(case, rank, returned):
-    inputs, [tensor] = [tensor for (tensor,) in case.args], case.after[rank]
+    inputs, [tensor] = [tensor for (tensor,) in case.args], case.tensors_after[rank]
     total = torch.stack([tensor.double() for tensor in inputs]).sum(0)
     wrong = (tensor.double() != total).flatten().nonzero().flatten()
     if not len(wrong):

@@ -44,7 +44,7 @@ def the_sizes_are_read_right(case, rank, result):
         same and all(abs(a - b) < 1e-4 for a, b in zip(sizes, right, strict=True)),
         f"{DETECTOR}(train, {epochs}, {micro_batches}, {accumulate}) returned {shown(result)} on rank {rank}, not "
         f"{shown(right)}",
-        where_to_look(result, right, int(case.after[rank][-1])),
+        where_to_look(result, right, int(case.tensors_after[rank][-1])),
     )
 
 
