@@ -1,18 +1,16 @@
-"""Find the exercises and load what belongs to each: 05.3 is solutions/05_sharding_data/3, beside its notebook.
+"""Find the exercises and load their files. Exercise 05.3 is the folder solutions/05_sharding_data/3.
 
-checks.py holds
+checks.py   JOBS, the list of harness.job.Job to run, and functions below @check that judge what the jobs did, in the
+            order in which they are defined: see vocabulary.py
+given.py    the script that the exercise hands out, if it does
+driver.py   runs inside a rank, if a check needs more than calls with plain arguments: see harness/job.py
+wrong.py    the wrong and right answers with which the grader is tested: see authoring/answers.py
 
-    JOBS    what to run: a list of harness.job.Job
-    checks  functions below @check that judge what the jobs did, asked in the order in which they are defined:
-            see vocabulary.py
+The title and the hints are in the notebook, solutions/05_sharding_data.ipynb.
 
-given.py, if there is one, is the script that the exercise hands out. driver.py is called inside a rank where a check
-needs more than calls with plain arguments: see harness/job.py. wrong.py holds the answers, wrong and right, that the
-grader is tested with: see authoring/answers.py. Title and hints stand in the notebook.
-
-Answers that raise, hang, die or leave something undone never reach the checks: judge.py deals with them. A new
-exercise needs a folder, its cells in the notebook, and in wrong.py a wrong answer for each of its checks and for each
-sentence of what it demands.
+Checks only see jobs that ran to their end: judge.py handles answers that raise, hang or die. A new exercise needs a
+folder, its cells in the notebook, and in wrong.py a wrong answer for each check and for each requirement that the text
+of the exercise states.
 """
 
 import functools
@@ -29,14 +27,14 @@ from ddp_course.grader.answer_run import run_answers
 from ddp_course.grader.vocabulary import Check
 
 SOLUTIONS = Path(__file__).resolve().parents[2] / "solutions"
-# Makes each folder there a package below this module, so that the files of an exercise import each other
-# (`from .driver import WIDTH`), and what is sent to a rank is found there by its name.
+# Makes each folder there a package below this module, so that the files of an exercise can import each other
+# (`from .driver import WIDTH`), and a rank can unpickle what they define.
 __path__ = [str(SOLUTIONS)]
 
 
 @dataclass
 class Exercise:
-    """One exercise, with what its checks.py holds."""
+    """One exercise: its folder, and the jobs and checks of its checks.py."""
 
     name: str
     folder: Path
@@ -46,25 +44,25 @@ class Exercise:
     def __post_init__(self):
         checks = self.module("checks")
         self.jobs = checks.JOBS
-        self.checks = in_order(checks)
+        self.checks = checks_in(checks)
 
     @property
     def package(self) -> str:
-        """The name under which Python imports its folder."""
+        """The package name under which the folder is imported."""
         return f"{__name__}.{self.folder.parent.name}.{self.folder.name}"
 
     @property
     def answer_name(self) -> str:
-        """The file name of an answer to it."""
+        """The file name of an answer, such as "05_3.py"."""
         return f"{self.name.replace('.', '_')}.py"
 
     def module(self, name: str) -> ModuleType:
-        """One of the files in its folder, such as "checks"."""
+        """A module of the folder, such as "checks"."""
         return importlib.import_module(f"{self.package}.{name}")
 
     @property
     def given_script(self) -> Path | None:
-        """The script that it hands out."""
+        """The script that the exercise hands out, or None."""
         path = self.folder / "given.py"
         return path if path.exists() else None
 
@@ -74,29 +72,29 @@ class Exercise:
 
     @functools.cached_property
     def hints(self) -> list[str]:
-        """From a nudge to nearly all of it: the numbered list of the cell that begins with "**Hints for 05.3**"."""
+        """The numbered list in the cell that begins with "**Hints for 05.3**"."""
         listed = re.search(rf"^\*\*Hints for {self.name}\*\*\n(.+?)\n\n\n", self._prose(), re.MULTILINE | re.DOTALL)
         return [text.strip() for text in re.split(r"^\d\. ", listed[1], flags=re.MULTILINE)[1:]]
 
     def _prose(self):
-        """The Markdown of the notebook, two blank lines behind each cell."""
+        """The Markdown of the notebook, with two blank lines after each cell."""
         cells = json.loads(self.folder.parent.with_suffix(".ipynb").read_text(encoding="utf-8"))["cells"]
         return "".join("".join(cell["source"]) + "\n\n\n" for cell in cells if cell["cell_type"] == "markdown")
 
     def run(self, answer: str | Path, jobs: list[Job] | None = None) -> list[JobRecord]:
-        """Run `jobs`, or all of its own, on the file `answer`; what each of them did."""
+        """Run `jobs`, by default those of the exercise, on the file `answer`; return a record of each."""
         [records] = run_answers([(Path(answer), self.jobs if jobs is None else jobs, self.package)])
         return records
 
 
-def in_order(module: ModuleType) -> list[Check]:
-    """The checks that a module defines, also those that stand in a list, in that order."""
-    values = [value if isinstance(value, list) else [value] for value in vars(module).values()]
-    return [value for several in values for value in several if isinstance(value, Check)]
+def checks_in(module: ModuleType) -> list[Check]:
+    """The checks that a module defines, singly or in lists, in the order of definition."""
+    lists = [value if isinstance(value, list) else [value] for value in vars(module).values()]
+    return [value for values in lists for value in values if isinstance(value, Check)]
 
 
 def names() -> list[str]:
-    """The name of every exercise, in order: "02.1", ..."""
+    """The names of all exercises, sorted, such as "02.1"."""
     return [f"{path.parts[-3][:2]}.{path.parts[-2]}" for path in sorted(SOLUTIONS.glob("[0-9][0-9]_*/[0-9]/checks.py"))]
 
 

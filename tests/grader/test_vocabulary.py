@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, JobRecord, RankRecord
-from ddp_course.grader.exercises import in_order
+from ddp_course.grader.exercises import checks_in
 from ddp_course.grader.vocabulary import Detector, Wrong, by_pattern, check, driver_job, expect, one_process, show
 
 pytestmark = pytest.mark.smoke
@@ -67,7 +67,7 @@ def test_checks_are_asked_in_the_order_in_which_they_are_defined():
     module = SimpleNamespace(
         last=None, b=check("")(lambda case: None), DETECTED=[detector.agrees("x"), detector.passes("", "", "")]
     )
-    assert [entry.name for entry in in_order(module)] == ["<lambda>", "all_ranks_say_the_same", "what_is_right_passes"]
+    assert [entry.name for entry in checks_in(module)] == ["<lambda>", "all_ranks_say_the_same", "what_is_right_passes"]
 
 
 def test_a_detector_is_held_to_its_versions():

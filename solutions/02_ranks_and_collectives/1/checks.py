@@ -12,7 +12,7 @@ from ddp_course.grader.vocabulary import (
     Wrong,
     check,
     expect,
-    expect_little_is_sent,
+    expect_few_bytes_sent,
     number,
     recognised,
 )
@@ -75,7 +75,7 @@ def the_ranks_agree(case, rank, result):
 
 @check(lambda sent: f"a rank hands over {max(sent)} bytes at most, with 3,000 values as with one")
 def little_travels(case):
-    return expect_little_is_sent(
+    return expect_few_bytes_sent(
         case,
         SMALL_MESSAGE,
         lambda rank: f"for its {len(case.args[rank][0]):,} values",

@@ -4,7 +4,7 @@ import re
 
 import torch
 
-from ddp_course.grader.vocabulary import Call, Job, Wrong, cases, check, expect, expect_little_is_sent
+from ddp_course.grader.vocabulary import Call, Job, Wrong, cases, check, expect, expect_few_bytes_sent
 
 from . import given as given_script
 
@@ -69,7 +69,7 @@ def the_detector_is_right(case, rank, result):
 
 @check(lambda sent: f"a rank hands over {max(sent)} bytes at most, to compare {BASE.numel() * 8:,}", DETECT)
 def little_travels(case):
-    return expect_little_is_sent(
+    return expect_few_bytes_sent(
         case,
         SMALL_MESSAGE,
         lambda rank: f"to compare {case.args[rank][0].numel() * 8:,} bytes of data",

@@ -5,7 +5,7 @@ from numbers import Real
 
 import torch
 
-from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect, expect_few_collectives, number
+from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect, expect_few_operations, number
 
 from . import given as given_script
 
@@ -123,7 +123,7 @@ def what_it_is_handed_stays(case, rank, result):
 
 @check(lambda started: f"{max(started)} collective{'s' * (max(started) > 1)} for all metrics together", REPAIRED)
 def one_message_is_enough(case):
-    return expect_few_collectives(case, MOST_OPERATIONS, SMALL_MESSAGE, "all numbers fit into one tensor")
+    return expect_few_operations(case, MOST_OPERATIONS, SMALL_MESSAGE, "all numbers fit into one tensor")
 
 
 def shown(sums):

@@ -6,7 +6,7 @@ from numbers import Real
 
 import torch
 
-from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect, expect_few_collectives, number
+from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect, expect_few_operations, number
 
 from . import driver
 
@@ -95,7 +95,7 @@ def the_work_is_shared(case):
 @check(lambda started: f"{max(started)} collective{'s' * (max(started) > 1)} in all")
 def few_messages(case):
     look_at = "which sums have to travel? All of them fit into one message, after the last batch"
-    return expect_few_collectives(case, MOST_COLLECTIVES, SMALL_MESSAGE, look_at)
+    return expect_few_operations(case, MOST_COLLECTIVES, SMALL_MESSAGE, look_at)
 
 
 @check("no gradients are recorded, and every module has its mode back; gradients and samples stay")

@@ -1,6 +1,6 @@
 """12.2: a detector of replicas that have diverged, in any part of the state, by as little as one bit."""
 
-from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect, expect_few_collectives
+from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect, expect_few_operations
 
 from .driver import CHANGES, NORM, WEIGHT_OR_MOMENTUM
 
@@ -85,7 +85,7 @@ def most_sent(sent_by_case):
 @check(most_sent)
 def little_is_sent(case):
     look_at = "a fingerprint has a fixed size, however large the model is"
-    collectives = expect_few_collectives(case, MOST_COLLECTIVES, MOST_BYTES, look_at)
+    collectives = expect_few_operations(case, MOST_COLLECTIVES, MOST_BYTES, look_at)
     return collectives, max(sum(operation.bytes for operation in operations) for operations in case.operations)
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from ddp_course.grader.vocabulary import check, driver_job, expect, expect_few_collectives
+from ddp_course.grader.vocabulary import check, driver_job, expect, expect_few_operations
 
 FUNCTION, STEPS, STOPPED = "train", 8, 75
 SIGNALS = {  # {rank: steps in which it is asked}, and the steps that all ranks make
@@ -86,7 +86,7 @@ def little_is_sent(case):
     steps = ALL[case.scenario][1]
     # Without the barrier of the driver, which no line of the answer has started.
     own = [[operation for operation in operations if operation.line] for operations in case.operations]
-    expect_few_collectives(
+    expect_few_operations(
         replace(case, operations=own),
         2 * steps + 2,
         steps * (24 + 8) + 16,

@@ -1,6 +1,6 @@
 """16.3: a data set that each machine downloads once, that is whole when it is read, and errors that all hear of."""
 
-from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect, expect_little_is_sent
+from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect, expect_few_bytes_sent
 
 from .driver import SIZE
 
@@ -95,7 +95,7 @@ def an_error_reaches_every_rank(case, rank, result):
 @check(lambda sent: f"{max(sent)} bytes at most are sent between ranks")
 def the_file_is_not_sent(case):
     look_at = "what does a rank have to tell the others? An error, or that there is none"
-    return expect_little_is_sent(case, FEW, lambda rank: "for a file that each machine downloads", look_at)
+    return expect_few_bytes_sent(case, FEW, lambda rank: "for a file that each machine downloads", look_at)
 
 
 def downloads(case, machine, number):

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import torch
 
-from ddp_course.grader.vocabulary import check, driver_job, expect, expect_little_is_sent, show
+from ddp_course.grader.vocabulary import check, driver_job, expect, expect_few_bytes_sent, show
 
 from .driver import CASES, DIFFERENT, MANY, WIDTH, one_process, start
 
@@ -70,4 +70,4 @@ def little_is_sent(case):
     bounds, [batches] = CASES[MANY]
     asked = max(sum(first <= row < end for ids in batches for row in set(ids)) for first, end in pairwise(bounds))
     limit = DIFFERENT * (2 * 8 + 8 * WIDTH) + asked * 8 * WIDTH + 256  # ids, also twice; gradients; rows; counts
-    return expect_little_is_sent(case, limit, lambda _: purpose, "each id once, to its owner; each row's sum once")
+    return expect_few_bytes_sent(case, limit, lambda _: purpose, "each id once, to its owner; each row's sum once")

@@ -7,7 +7,7 @@ from ddp_course.grader.vocabulary import (
     Wrong,
     check,
     expect,
-    expect_few_collectives,
+    expect_few_operations,
     numbers,
     recognised,
     show,
@@ -63,4 +63,4 @@ def a_token_weighs_the_same_everywhere(case, rank, result):
 
 @check("one number per rank is sent, once")
 def one_collective(case):
-    return expect_few_collectives(case, 1, 64, "what all ranks have to know: one sum")
+    return expect_few_operations(case, 1, 64, "what all ranks have to know: one sum")

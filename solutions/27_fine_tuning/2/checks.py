@@ -10,7 +10,7 @@ from ddp_course.grader.vocabulary import (
     Wrong,
     check,
     expect,
-    expect_few_collectives,
+    expect_few_operations,
     number,
     recognised,
     show,
@@ -99,4 +99,4 @@ def the_gradient_flows(case, rank, result):
 
 @check("one number per rank is sent, once")
 def one_collective(case):
-    return expect_few_collectives(case, 1, 64, "what all ranks have to know: one sum")
+    return expect_few_operations(case, 1, 64, "what all ranks have to know: one sum")
