@@ -77,7 +77,7 @@ def test_a_question_whose_answer_is_a_few_lines_is_left_out(tmp_path, monkeypatc
     assert "left out: question 16.1 has no fault whose repair differs" in capsys.readouterr().out
     assert [path.name for path in sorted((folders[0] / "handout").iterdir())] == ["18_3.py", "README.md"]
     assert variant.main(["17", "--questions", "18.3", "16.1", "--out", str(folders[1])]) == 2
-    assert read_handouts(folders[1]).lines.keys() == {"18.3"}
+    assert read_handouts(folders[1]).allowed_changes.keys() == {"18.3"}
     assert variant.main(["17", "--questions", "16.1", "--out", str(folders[2])]) == 2
     assert "none of these questions has a variant" in capsys.readouterr().err and not folders[2].exists()
 

@@ -2,19 +2,19 @@
 
     python -m ddp_course.grader.batch ANSWERS --out RESULTS
 
-ANSWERS/ann/02_1.py is ann's answer to question 02.1. Every student gets every question that is asked: those named by
---questions, or all that anybody answered. RESULTS gets
+ANSWERS/ann/02_1.py is ann's answer to question 02.1. All students are graded on the same questions: those named by
+--questions, or every question that at least one student answered. Written to RESULTS:
 
     grades.csv              a row for each student: points per question, and their sum
     junit.xml               the same for continuous integration: a test suite for each student
-    ann/results.json        the same for Gradescope, with the grader's words
+    ann/results.json        the same for Gradescope, with the grader's messages
 
-With --variant, the answers are repairs of the scripts that `make variant` wrote, and have to be those scripts but
-for their faults.
+With --variant, the answers are repairs of the scripts that `make variant` wrote, and may change few lines of them.
 
-Each answer runs for itself. Where the system has network namespaces (Linux, with unshare and ip), it sees no network
-and no other process. Started by root, it runs as nobody, who can write in its own folder alone; started by you, it
-runs as you, so shut strangers' answers into a container: docs/teaching.md.
+Answers run one after the other, each in processes of its own. Where the system has network namespaces (Linux, with
+unshare and ip), an answer sees no network and no other process. If root grades, answers run as the user nobody and can
+write only to their own folder. If you grade, they run with your rights: grade answers of strangers in a container, see
+docs/teaching.md.
 """
 
 import argparse
@@ -41,27 +41,27 @@ from ddp_course.grader.variant import Handouts, read_handouts
 from ddp_course.grader.verdict import CRASHED, NOT_ATTEMPTED, Verdict
 
 UNSHARE = ["--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
-# The last argument of the command that is shut in is the folder that its answer may write in.
+# The last argument of the command is the folder in which the answer may write.
 AS_NOBODY = 'for folder; do :; done; chown -R 65534:65534 "$folder" && exec setpriv {} --reuid 65534 --regid 65534'
-AS_NOBODY += ' --clear-groups --no-new-privs env "$@"'  # env: setpriv itself still starts what only root may
-# For Python or answers in a folder that only root may open: nobody reads all files then, and still writes none.
-READS_ALL = "--inh-caps +dac_read_search --ambient-caps +dac_read_search"
-READS = "import sys, torch; [open(file).close() for file in sys.argv[1:-1]]"
+AS_NOBODY += ' --clear-groups --no-new-privs env "$@"'  # setpriv alone could still execute files that only root may
+# For Python or answers in a folder that only root may open: nobody can then read all files, but still not write them.
+READ_ALL_FILES = "--inh-caps +dac_read_search --ambient-caps +dac_read_search"
+READ_TEST = "import sys, torch; [open(file).close() for file in sys.argv[1:-1]]"
 NOT_GRADED = "not graded"  # the student's time was used up
 
 
 @dataclass
 class Grade:
-    """One student's verdict on one question, with the points that it gives and could give."""
+    """The verdict on a student's answer to a question, its points, and the seconds that the grading took."""
 
     verdict: Verdict
     points: float
-    of: float
+    max_points: float
     seconds: float
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line; 0 if all answers were graded, whatever they are worth."""
+    """The command line; returns 0 if the answers were graded, whatever the verdicts, and BAD_COMMAND for bad input."""
     parser = Parser(
         prog="python -m ddp_course.grader.batch",
         description=__doc__,
@@ -69,22 +69,23 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("answers", type=Path, help="the folder with a folder for each student")
     parser.add_argument("--out", type=Path, required=True, help="a new folder for the results")
-    parser.add_argument("--questions", nargs="+", metavar="NN.K", help="default: all that anybody answered")
+    parser.add_argument("--questions", nargs="+", metavar="NN.K", help="default: all that a student answered")
     parser.add_argument("--points", nargs="+", default=[], metavar="NN.K=P", help="points of a question; default: 1")
     parser.add_argument(
-        "--seconds", type=float, default=900.0, help="for each student's answers together; default: %(default)g"
+        "--seconds", type=float, default=900.0, help="for all answers of a student together; default: %(default)g"
     )
     parser.add_argument("--variant", type=Path, metavar="DIR", help="a private exercise set; default: the public one")
     try:
         options = parser.parse_args(arguments)
         students = answers_by_student(options.answers)
-        asked = questions(options.questions, students)
+        questions = questions_to_grade(options.questions, students)
         handouts = options.variant and read_handouts(options.variant)
         if handouts:
-            if lacking := [question for question in options.questions or () if question not in handouts.lines]:
-                raise InputError(f"{options.variant} holds no script for {', '.join(lacking)}")
-            asked = [question for question in asked if question in handouts.lines]
-        points = read_points(options.points, asked)
+            missing = [question for question in options.questions or () if question not in handouts.allowed_changes]
+            if missing:
+                raise InputError(f"{options.variant} holds no script for {', '.join(missing)}")
+            questions = [question for question in questions if question in handouts.allowed_changes]
+        points = read_points(options.points, questions)
         if not options.seconds > 0:
             raise InputError(f"--seconds is a time above 0, got {options.seconds:g}")
         if options.out.exists():
@@ -92,21 +93,24 @@ def main(arguments: list[str] | None = None) -> int:
     except InputError as error:
         print(error, file=sys.stderr)
         return BAD_COMMAND
-    sandbox = shut_in([file for files in students.values() for file in files.values()])
+    sandbox = sandbox_command([file for files in students.values() for file in files.values()])
     if not sandbox:
         print("answers are not shut in: this system lets you create no network namespace", file=sys.stderr)
     options.out.mkdir(parents=True)
     grades: dict[str, dict[str, Grade]] = {}
     for number, (student, files) in enumerate(students.items(), 1):
         print(f"{number} of {len(students)}: {student}", flush=True)
-        grades[student] = grade_student(files, asked, points, options.seconds, sandbox, handouts)
-        write_results(options.out, asked, grades)  # after each: nothing is lost if the machine stops
+        grades[student] = grade_student(files, questions, points, options.seconds, sandbox, handouts)
+        write_results(options.out, questions, grades)  # after each student, in case the machine stops
     print(f"wrote {options.out}/grades.csv, junit.xml and a results.json for each student")
     return 0
 
 
 def answers_by_student(folder: Path) -> dict[str, dict[str, Path]]:
-    """Student -> question -> file: NN_K.py, anywhere in the student's folder. Raises InputError if there is none."""
+    """{student: {question: file}} of the files NN_K.py, anywhere in the student's folder.
+
+    Raises InputError if there are none, or a student has two for one question.
+    """
     if not folder.is_dir():
         raise InputError(f"there is no folder {folder}; it holds a folder for each student")
     students: dict[str, dict[str, Path]] = {}
@@ -123,16 +127,19 @@ def answers_by_student(folder: Path) -> dict[str, dict[str, Path]]:
     return students
 
 
-def questions(wanted: list[str] | None, students: dict[str, dict[str, Path]]) -> list[str]:
-    """The questions to grade, in order. Raises InputError for one that does not exist."""
-    if wanted is not None:
-        return [load(question).name for question in wanted]
+def questions_to_grade(named: list[str] | None, students: dict[str, dict[str, Path]]) -> list[str]:
+    """The questions named on the command line, or all that students answered, sorted.
+
+    Raises InputError for a question that does not exist.
+    """
+    if named is not None:
+        return [load(question).name for question in named]
     return sorted({question for answers in students.values() for question in answers})
 
 
-def read_points(words: list[str], asked: list[str]) -> dict[str, float]:
-    """Points by question, from words such as "02.1=2.5"."""
-    points = dict.fromkeys(asked, 1.0)
+def read_points(words: list[str], questions: list[str]) -> dict[str, float]:
+    """The points of each question: 1, or what a word such as "02.1=2.5" gives. Raises InputError for other words."""
+    points = dict.fromkeys(questions, 1.0)
     for word in words:
         match = re.fullmatch(r"(\d\d\.\d)=(\d{1,4}(?:\.\d{1,4})?)", word)
         if not match or match[1] not in points:
@@ -141,27 +148,36 @@ def read_points(words: list[str], asked: list[str]) -> dict[str, float]:
     return points
 
 
-def shut_in(answers: Iterable[Path] = ()) -> list[str]:
-    """The command that runs another without network and other processes; empty where the system has none.
+def sandbox_command(answers: Iterable[Path]) -> list[str]:
+    """The words of a command that runs the command after them without network and without a view of other processes.
 
-    As nobody if root starts it and nobody can read the course and the `answers`, which is tried.
+    If root runs it, the command changes to the user nobody, provided that nobody can read the course and the
+    `answers`: that is tried. Returns [] if the system allows no network namespace.
     """
     if not (shutil.which("unshare") and shutil.which("ip")):
         return []
     with tempfile.TemporaryDirectory() as folder:
-        reads = [sys.executable, "-P", "-c", READS, __file__, *map(str, answers), folder]
+        read_test = [sys.executable, "-P", "-c", READ_TEST, __file__, *map(str, answers), folder]
         for user in ([], ["--user", "--map-root-user"]):
-            for ends in (AS_NOBODY.format(""), AS_NOBODY.format(READS_ALL), 'exec "$@"'):
-                command = ["unshare", *user, *UNSHARE, "sh", "-c", f"ip link set lo up && {ends}", "sh"]
-                if subprocess.run([*command, *reads], capture_output=True, stdin=subprocess.DEVNULL).returncode == 0:
+            for run in (AS_NOBODY.format(""), AS_NOBODY.format(READ_ALL_FILES), 'exec "$@"'):
+                command = ["unshare", *user, *UNSHARE, "sh", "-c", f"ip link set lo up && {run}", "sh"]
+                result = subprocess.run([*command, *read_test], capture_output=True, stdin=subprocess.DEVNULL)
+                if result.returncode == 0:
                     return command
     return []
 
 
-def grade_student(files, asked, points, seconds, sandbox, handouts: Handouts | None = None) -> dict[str, Grade]:
-    """Grade one answer after the other; once `seconds` are over, the rest is "not graded"."""
+def grade_student(
+    files: dict[str, Path],
+    questions: list[str],
+    points: dict[str, float],
+    seconds: float,
+    sandbox: list[str],
+    handouts: Handouts | None = None,
+) -> dict[str, Grade]:
+    """Grade a student's answers one after the other. After `seconds`, the remaining ones are "not graded"."""
     grades, start = {}, time.monotonic()
-    for question in asked:
+    for question in questions:
         begin = time.monotonic()
         if question not in files:
             verdict = Verdict(question, NOT_ATTEMPTED, f"there is no file {load(question).answer_name}")
@@ -170,7 +186,7 @@ def grade_student(files, asked, points, seconds, sandbox, handouts: Handouts | N
         else:
             try:
                 [verdict] = grade([(load(question), files[question])], sandbox=sandbox)
-            except Exception as error:  # an answer can write into its records: no other one may suffer for it
+            except Exception as error:  # an answer can write to its records, and must not stop the others' grading
                 verdict = Verdict(question, CRASHED, f"its records cannot be judged: {error!r}", "the files it writes")
             verdict = handouts.judge(verdict, files[question]) if handouts else verdict
         earned = points[question] if verdict.passed else 0.0
@@ -179,27 +195,27 @@ def grade_student(files, asked, points, seconds, sandbox, handouts: Handouts | N
     return grades
 
 
-def write_results(folder: Path, asked: list[str], grades: dict[str, dict[str, Grade]]):
-    """Write the results of all students anew: an answer that is not shut in can have deleted those before it."""
+def write_results(folder: Path, questions: list[str], grades: dict[str, dict[str, Grade]]):
+    """Write the results of all students again: an answer without a sandbox can have deleted earlier ones."""
     for student, row in grades.items():
         (folder / student).mkdir(parents=True, exist_ok=True)
         write_gradescope(folder / student / "results.json", row)
-    write_csv(folder / "grades.csv", asked, grades)
+    write_csv(folder / "grades.csv", questions, grades)
     write_junit(folder / "junit.xml", grades)
 
 
-def write_csv(path: Path, asked: list[str], grades: dict[str, dict[str, Grade]]):
-    """A row for each student, and one for what could be had."""
+def write_csv(path: Path, questions: list[str], grades: dict[str, dict[str, Grade]]):
+    """Write a row for each student: the points of each question, and their sum."""
     with open(path, "w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
-        table.writerow(["student", *asked, "sum"])
+        table.writerow(["student", *questions, "sum"])
         for student, row in grades.items():
-            values = [row[question].points for question in asked]
+            values = [row[question].points for question in questions]
             table.writerow([student, *(f"{value:g}" for value in values), f"{sum(values):g}"])
 
 
 def write_junit(path: Path, grades: dict[str, dict[str, Grade]]):
-    """A suite for each student, a case for each question; what did not pass is a failure with the grader's words."""
+    """Write a test suite for each student, with a case for each question; its failure, if any, holds the verdict."""
     suites = ElementTree.Element("testsuites", name="ddp_course")
     for student, row in grades.items():
         failures = sum(not result.verdict.passed for result in row.values())
@@ -215,18 +231,21 @@ def write_junit(path: Path, grades: dict[str, dict[str, Grade]]):
 
 
 def xml_text(text: str) -> str:
-    """`text` without the characters that XML does not allow, which an answer may print."""
+    """`text` with a ? for each character that XML does not allow: an answer may print such characters."""
     return re.sub(r"[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "?", text)
 
 
 def write_gradescope(path: Path, row: dict[str, Grade]):
-    """In the format of https://gradescope-autograders.readthedocs.io/en/latest/specs/, "Output format"."""
+    """Write a student's grades in Gradescope's format.
+
+    See https://gradescope-autograders.readthedocs.io/en/latest/specs/, "Output format".
+    """
     tests = [
         {
             "name": f"{question} {load(question).title}",
             "number": question,
             "score": result.points,
-            "max_score": result.of,
+            "max_score": result.max_points,
             "status": "passed" if result.verdict.passed else "failed",
             "output": repr(result.verdict),
         }

@@ -1,6 +1,6 @@
-"""Grade the answer to an exercise question by running it on several ranks and looking at what it does.
+"""Grade the answer to an exercise question by running it on several ranks and checking what it does.
 
-In a notebook      check("02.1")   grades answers/02_1.py        hint("02.1")   one more hint at each call
+In a notebook      check("02.1")   grades answers/02_1.py        hint("02.1")   the next hint at each call
 In a shell         python -m ddp_course.grader.check 02.1 path/to/answer.py        --hint 2   the second hint
 Exit codes         0 passed, 1 wrong, 2 not attempted, 3 crashed, 64 the command was wrong
 """
@@ -8,7 +8,7 @@ Exit codes         0 passed, 1 wrong, 2 not attempted, 3 crashed, 64 the command
 import gc
 
 if __name__ == "__main__":
-    gc.disable()  # this process ends soon: what it leaves is not worth a search through all of torch
+    gc.disable()  # this process ends soon, and a collection would go through all of torch
 
 import argparse
 import atexit
@@ -25,21 +25,21 @@ from ddp_course.grader.exercises import load, names
 from ddp_course.grader.judge import grade
 from ddp_course.grader.progress import note
 from ddp_course.grader.verdict import Hint, NotPassed, Verdict
+from ddp_course.grader.warm_up import STRICT_VARIABLE
 
 __all__ = ["check", "given_script", "hint", "load", "main", "names", "run_variants"]
 
-STRICT_VARIABLE = "DDP_COURSE_STRICT"
 BAD_COMMAND = 64  # as in sysexits.h; argparse's own 2 means "not attempted" here
 
 _hints_given: dict[str, int] = {}
 
 
 def check(name: str, path: str | Path | None = None, *, strict: bool | None = None) -> Verdict:
-    """Grade the answer to question `name`, such as "02.1"; `path` is answers/02_1.py unless given.
+    """Grade the answer to question `name`, such as "02.1", in the file `path`, by default answers/02_1.py.
 
-    Takes a few seconds, at most about a minute (more where other programs have the cores), whatever the answer does;
-    nothing it starts survives.
-    strict: raise NotPassed unless the answer passed; None: only if the variable DDP_COURSE_STRICT is set.
+    Takes a few seconds, and about a minute at most, whatever the answer does (longer on a machine that is busy). No
+    process that the answer starts survives.
+    strict: raise NotPassed unless the answer passed. By default, only if the variable DDP_COURSE_STRICT is set.
     Raises InputError for a question that does not exist.
     """
     exercise = load(name)
@@ -53,20 +53,23 @@ def check(name: str, path: str | Path | None = None, *, strict: bool | None = No
 
 
 def run_variants(name: str, script: str | Path) -> list[JobRecord]:
-    """Run the variants of the broken script of question `name`; returns what the ranks of each did."""
+    """Run `script` as the jobs BROKEN of question `name`, whose checks.py must have them; return a record of each."""
     exercise = load(name)
     return exercise.run(script, exercise.module("checks").BROKEN)
 
 
 def hint(name: str) -> Hint:
-    """The next hint to question `name`; once all are given, the last one again."""
+    """The next hint to question `name`; after the last hint, the last one again."""
     hints = load(name).hints
     _hints_given[name] = min(_hints_given.get(name, 0) + 1, len(hints))
     return Hint(hints[_hints_given[name] - 1], _hints_given[name], len(hints))
 
 
 def given_script(name: str, folder: str | Path = "scripts") -> Path:
-    """Write the script that question `name` is about into `folder` and return its path there."""
+    """Copy the script that question `name` hands out into `folder`, and return the path of the copy.
+
+    Raises InputError if the question has no such script.
+    """
     script = load(name).given_script
     if script is None:
         raise InputError(f"question {name} comes without a script")
@@ -103,5 +106,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    atexit.register(gc.freeze)  # nor at its end
+    atexit.register(gc.freeze)  # otherwise the collection at exit would go through all of torch
     run_command(main)

@@ -1,6 +1,6 @@
-"""Records a reader's progress, one line of JSON for each event, in the folder that `make lab` names.
+"""Record a reader's progress, one line of JSON for each event, in the folder that DDP_COURSE_PROGRESS names.
 
-Without the variable DDP_COURSE_PROGRESS nothing is written, so tests and authors leave no trace.
+`make lab` sets that variable. Without it nothing is written, so tests and authors leave no trace.
 """
 
 import json
@@ -12,18 +12,18 @@ VARIABLE = "DDP_COURSE_PROGRESS"
 FILE = "progress.jsonl"
 
 
-def note(kind: str, **what) -> None:
-    """Add a line: `kind` is "predicted", "measured", "finished" (a notebook) or "checked" (an exercise).
+def note(kind: str, **fields) -> None:
+    """Add a line: `kind` is "predicted", "measured", "finished" (a notebook) or "checked" (an exercise or warm-up).
 
-    A line also says when, and from which notebook, where the kernel was told (JPY_SESSION_NAME).
-    A disk that is full or read-only stops no lesson: then there is no line.
+    A line also has the time in seconds, and the notebook if the kernel knows it (JPY_SESSION_NAME).
+    If the disk is full or read-only the line is dropped, so that the lesson goes on.
     """
     folder = os.environ.get(VARIABLE)
     if not folder:
         return
-    # An exercise has the file name of its lesson, so the folder belongs to the name.
+    # With its folder, because an exercise notebook has the same file name as its lesson.
     notebook = "/".join(Path(os.environ.get("JPY_SESSION_NAME", "")).parts[-2:])
-    line = json.dumps({"kind": kind, "notebook": notebook, "seconds": round(time.time())} | what, default=str)
+    line = json.dumps({"kind": kind, "notebook": notebook, "seconds": round(time.time())} | fields, default=str)
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
         with open(Path(folder) / FILE, "a", encoding="utf-8") as file:
@@ -33,7 +33,7 @@ def note(kind: str, **what) -> None:
 
 
 def read(folder: Path) -> list[dict]:
-    """The lines in `folder`, oldest first; a line that is not whole is left out."""
+    """The events recorded in `folder`, oldest first; [] if there are none. Lines that are not whole are left out."""
     try:
         lines = (folder / FILE).read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:

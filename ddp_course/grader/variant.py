@@ -1,7 +1,7 @@
 """Grade the repair of a script that was handed out: it has to pass the checks and change few lines of the script.
 
 `make variant SEED=17` (ddp_course/authoring/variant.py) writes such scripts. The checks are those of the public
-exercise, so its public solution would pass them. It is refused because too many of its lines differ from the script.
+exercise, which the published solution passes, too. That is refused, because it changes too many lines of the script.
 """
 
 import ast
@@ -25,18 +25,18 @@ def changed_lines(handout: str, answer: str) -> int:
 
 @dataclass(frozen=True)
 class Handouts:
-    """The scripts handed out in a folder, and by question how many lines of code a repair may change."""
+    """A folder with the scripts that were handed out, and for each question how many lines a repair may change."""
 
     folder: Path
-    lines: dict[str, int]
+    allowed_changes: dict[str, int]
 
     def judge(self, verdict: Verdict, answer: Path) -> Verdict:
-        """`verdict`, or "wrong" if it passed and `answer` changes more lines of the handout than a repair may."""
+        """`verdict`; but the verdict "wrong" if it passed and `answer` changes more lines than a repair may."""
         if not verdict.passed:
             return verdict
         handout = self.folder / HANDOUT / load(verdict.question).answer_name
         changed = changed_lines(handout.read_text(encoding="utf-8"), answer.read_text(encoding="utf-8"))
-        if changed <= (allowed := self.lines[verdict.question]):
+        if changed <= (allowed := self.allowed_changes[verdict.question]):
             return verdict
         observed = f"{changed} lines of code differ from the script that was handed out; at most {allowed} may"
         look = "the script as it was handed out: repair it, keep the rest"

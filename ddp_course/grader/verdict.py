@@ -1,17 +1,17 @@
-"""The verdict of a grading: one of four states, what was observed, and where to look."""
+"""The verdict on an answer: one of four states, what was observed, and where to look."""
 
 import html
 from dataclasses import dataclass, field
 
 PASSED, WRONG, NOT_ATTEMPTED, CRASHED = "passed", "wrong", "not attempted", "crashed"
 EXIT_CODES = {PASSED: 0, WRONG: 1, NOT_ATTEMPTED: 2, CRASHED: 3}
-# Mid-tones that read on light and dark pages alike.
+# Mid-tones, legible on light and on dark pages.
 COLOURS = {PASSED: "#148C27", WRONG: "#C6590A", NOT_ATTEMPTED: "#737A81", CRASHED: "#D04387"}
 LAST_LINES = 5  # of what a rank printed
 
 
 class Wrong(Exception):
-    """Raised by a check: `observed` is what the answer did, with numbers; `look` one place to look."""
+    """Raised by a check. `observed`: what the answer did, with numbers; `look`: one place to look."""
 
     def __init__(self, observed: str, look: str):
         super().__init__(observed)
@@ -19,7 +19,7 @@ class Wrong(Exception):
 
 
 class NotPassed(AssertionError):
-    """Raised by a strict check on every state but passed; `verdict` is its Verdict."""
+    """Raised by check(strict=True) if the answer did not pass; `verdict` is its Verdict."""
 
     def __init__(self, verdict: "Verdict"):
         super().__init__(repr(verdict))
@@ -28,11 +28,14 @@ class NotPassed(AssertionError):
 
 @dataclass(repr=False)
 class Verdict:
-    """The result of a grading; as the last expression of a cell it shows itself.
+    """The result of a grading, which a notebook cell shows as HTML.
 
-    check     the check that objected (empty if all passed)
-    facts     what the checks found to be right, in one sentence each
-    printed   rank -> the end of what it printed in the run that was objected to
+    state     PASSED, WRONG, NOT_ATTEMPTED or CRASHED
+    observed  what the answer did wrong, in one sentence; "" if it passed
+    look      one place to look; "" if it passed
+    check     the check that failed; "" if all passed
+    facts     the sentences of the checks, if all passed
+    printed   rank -> the last lines that it printed, if the run itself failed
     """
 
     question: str
@@ -93,5 +96,5 @@ class Hint:
 
 
 def last_lines(text: str) -> str:
-    """The end of what a rank printed, as much as helps."""
+    """The last LAST_LINES lines of what a rank printed, each cut to 200 characters."""
     return "\n".join(line[:200] for line in text.rstrip().splitlines()[-LAST_LINES:])

@@ -17,10 +17,10 @@ STRICT_VARIABLE = "DDP_COURSE_STRICT"
 
 @contextmanager
 def warm_up(name: str) -> Iterator[None]:
-    """Print what the asserts inside say of warm-up `name`: passed, wrong (and what was asserted) or not attempted.
+    """Print the state of warm-up `name`: passed, wrong (an assert below failed; its message follows) or not attempted.
 
-    An answer that raises something else shows its traceback, as any cell. With the variable DDP_COURSE_STRICT set,
-    "wrong" and "not attempted" raise, too: a solution has to pass.
+    Other exceptions propagate. If the variable DDP_COURSE_STRICT is set, a failed assert and NotImplementedError
+    propagate, too: a solution has to pass.
     """
     state, message = PASSED, ""
     try:
