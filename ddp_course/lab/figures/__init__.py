@@ -1,6 +1,7 @@
 """The figures of the course, in one style. Importing this package applies the style.
 
-Every function takes a title that states the finding and returns a Figure, which a notebook cell shows once.
+Every function that draws takes a title that states the finding, and returns a CourseFigure (see style.py). A cell
+shows it once, as its last expression.
 
 From a shell: python -m ddp_course.lab.figures RUN_DIR
 """

@@ -11,7 +11,7 @@ from ddp_course.lab.figures.charts import loss_curves, points_of, read_metrics
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write RUN_DIR/loss.png from RUN_DIR/metrics.jsonl and print its path; 1 if that cannot be done."""
+    """Write RUN_DIR/loss.png from RUN_DIR/metrics.jsonl and print its path; the exit code is 1 for bad input."""
     parser = Parser(prog="python -m ddp_course.lab.figures", description=main.__doc__)
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     try:

@@ -1,4 +1,4 @@
-"""Several pictures of one run, shown one after the other in the place of one."""
+"""An animation: several figures shown one after the other in one place."""
 
 import io
 
@@ -9,9 +9,9 @@ SECONDS, LAST_SECONDS = 1.2, 4.0
 
 
 class Animation:
-    """Figures of one size as an animated PNG, which repeats. It needs no JavaScript and no server.
+    """Figures of one size as an animated PNG, in an endless loop. It needs no JavaScript and no server.
 
-    Every browser that shows a PNG also plays it; a viewer that cannot shows the first picture.
+    A viewer that cannot play animated PNGs shows the first picture.
     """
 
     def __init__(self, pictures: list, seconds: float):
@@ -29,7 +29,7 @@ class Animation:
 
 
 def animation(pictures: list, seconds: float = SECONDS) -> Animation:
-    """`pictures`, figures of one size and title, each shown for `seconds`, the last one longer.
+    """An Animation of `pictures`, figures of one size and title, each shown for `seconds`, the last for LAST_SECONDS.
 
     Raises InputError for fewer than two pictures, or for pictures of several sizes or titles.
     """

@@ -10,7 +10,7 @@ from ddp_course.base.quantity import format_number, is_number, plain
 from ddp_course.lab.figures.style import DARK, NEUTRAL, colour_named, new_figure, spread_out
 
 ONE_CURVE = {"color": "#30475E", "linewidth": 2.0, "linestyle": "-"}
-# Thick and pale first, thin and dark later: of two curves that coincide, both stay visible.
+# The first is thick and pale, later ones are thin and dark, so that two curves that coincide are both visible.
 CURVES = [
     {"color": "#9CCBEB", "linewidth": 6.0, "linestyle": "-"},
     {"color": "#D55E00", "linewidth": 2.6, "linestyle": "-"},
@@ -23,9 +23,9 @@ AXIS_NAMES = {"tokens_per_s": "tokens per second", "grad_norm": "gradient norm"}
 
 
 def read_metrics(run_dir: Path | str) -> list[dict]:
-    """The records of `run_dir`/metrics.jsonl, in order of writing.
+    """The records of `run_dir`/metrics.jsonl, in the order in which they were written.
 
-    An unfinished last line is left out: the run was killed in mid-write.
+    An incomplete last line is left out: the run was killed while it wrote it.
     Raises InputError if there is no such file, it holds no record, or a line is not a JSON object.
     """
     path = Path(run_dir) / "metrics.jsonl"
@@ -51,7 +51,10 @@ def read_metrics(run_dir: Path | str) -> list[dict]:
 
 
 def points_of(name: str, records: list[dict], key: str) -> tuple[list, list]:
-    """Steps and values of `key`; where a resumed run logged a step again, its later value counts."""
+    """The steps, sorted, and the values of `key` there. If a resumed run logged a step again, its last value counts.
+
+    Raises InputError if no record has the key and a step, except for "val_loss". `name` is the curve's in the message.
+    """
     values = {r["step"]: float(r[key]) for r in records if is_number(r.get("step")) and is_number(plain(r.get(key)))}
     steps = sorted(values)
     if not steps and key != "val_loss":
@@ -65,13 +68,13 @@ def loss_curves(curves: dict, title: str, *, key: str = "loss"):
 
     curves: name -> run directory (its metrics.jsonl is read) or list of records: dicts with "step" and `key`
         (training), or "step" and "val_loss" (validation, drawn only for key="loss").
-    key: what to draw instead of the loss: "learning_rate", "grad_norm", "tokens_per_s", ...
-    Raises InputError if there are no curves, or one has no such records.
+    key: the value to draw: "loss", "learning_rate", "grad_norm", "tokens_per_s", ...
+    Raises InputError if there are no curves, or one has no record with "step" and `key`.
     """
     if not curves:
         raise InputError("loss_curves needs at least one curve, got none.")
     figure, axes = new_figure(title, 3.4)
-    looks, ends, validated = [], [], False
+    looks, ends, has_validation = [], [], False
     for i, (name, source) in enumerate(curves.items()):
         records = source if isinstance(source, list) else read_metrics(source)
         steps, values = points_of(name, records, key)
@@ -83,7 +86,7 @@ def loss_curves(curves: dict, title: str, *, key: str = "loss"):
 
         steps, values = points_of(name, records, "val_loss") if key == "loss" else ([], [])
         if steps:
-            validated = True
+            has_validation = True
             marker, size = MARKERS[i % len(MARKERS)] if len(curves) > 1 else ("o", 6)
             # A pale marker needs an edge to be seen; "x" has no face, so its edge is its colour.
             edge = look["color"] if marker == "x" else DARK
@@ -92,30 +95,30 @@ def loss_curves(curves: dict, title: str, *, key: str = "loss"):
             look.update(mark)
         looks.append(look)
     axes.set_xlabel("optimizer step")
-    axes.set_ylabel(AXIS_NAMES.get(key, key.replace("_", " ")) + (" (marks: validation)" if validated else ""))
+    axes.set_ylabel(AXIS_NAMES.get(key, key.replace("_", " ")) + (" (marks: validation)" if has_validation else ""))
     axes.grid(axis="y")
     _label_ends(figure, axes, list(curves), looks, ends)
     return figure
 
 
 def _label_ends(figure, axes, names: list[str], looks: list[dict], ends: list[float]) -> None:
-    """Each curve's name, with a sample of its line, to the right of where the curve ends."""
+    """Write each curve's name, with a sample of its line, to the right of the curve's end."""
     figure.draw_without_rendering()  # settles the layout, so that heights in pixels are known
     box = axes.get_window_extent()
-    wanted = [(axes.transData.transform((0, end))[1] - box.y0) / box.height for end in ends]
+    targets = [(axes.transData.transform((0, end))[1] - box.y0) / box.height for end in ends]
     texts = [textwrap.fill(str(name), 24) for name in names]
     heights = [(14 * text.count("\n") + 18) / box.height for text in texts]
-    for look, text, y in zip(looks, texts, spread_out(wanted, heights, 1.0), strict=True):
+    for look, text, y in zip(looks, texts, spread_out(targets, heights, 1.0), strict=True):
         sample = {"transform": axes.transAxes, "clip_on": False, "solid_capstyle": "butt", **look}
         axes.plot([1.02, 1.045, 1.07], [y] * 3, markevery=[1], **sample)
         axes.text(1.085, y, text, transform=axes.transAxes, va="center", color=DARK, parse_math=False)
 
 
 def bars(values: dict, title: str, unit: str):
-    """Horizontal bars, in the given order from the top, each with its value beside it.
+    """Horizontal bars, in the given order from the top, each with its value to the right.
 
     values: name -> value, or name -> (value, spread), drawn as value ± spread, both in `unit`.
-    A bar named "rank 3" takes that rank's colour. Raises InputError if there are no values or one is no number.
+    A bar named "rank 3" has that rank's colour. Raises InputError if there are no values or one is no number.
     """
     if not values:
         raise InputError("bars needs at least one value, got none.")
@@ -130,7 +133,7 @@ def bars(values: dict, title: str, unit: str):
         if spread is not None:
             axes.errorbar(middle, row, xerr=spread, color=DARK, capsize=3, linewidth=1.2)
             text += f" ± {format_number(spread)}"
-        # To the right also of a negative bar, whose left is where its name stands.
+        # A negative bar, too, has its text on the right, because its name is on the left.
         end = (max(0.0, middle + (spread or 0)), row)
         offset = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
         axes.annotate(f"{text} {unit}".rstrip(), end, color=DARK, **offset)

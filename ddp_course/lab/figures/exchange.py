@@ -1,4 +1,4 @@
-"""A collective as a picture: what every rank holds before, and after."""
+"""Draw a collective: the values that each rank holds before and after it."""
 
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
@@ -12,22 +12,19 @@ CELL, ROW, ROW_GAP, LABELS, ARROW, MARGIN = 0.46, 0.4, 0.16, 0.75, 1.5, 0.2  # i
 
 
 def _rows(side: str, ranks: dict) -> dict[int, list]:
-    """The cells of each rank, in the order of the ranks; a rank without data has no cells."""
+    """{rank: its cells}, sorted by rank; a rank without data has an empty list.
+
+    Raises InputError if there are no ranks, a key is no rank or a value is no list.
+    """
     if not ranks:
         raise InputError(f"collective needs at least one rank in {side!r}, got none.")
     rows = {}
     for rank, cells in sorted(ranks.items()):
-        rank_colour(rank)  # refuses what is no rank
+        rank_colour(rank)  # raises InputError if this is no rank
         if cells is not None and not hasattr(cells, "__iter__"):
             raise InputError(f"Rank {rank} of {side!r} holds a list of numbers or None, got {cells!r}.")
         rows[rank] = [] if cells is None else list(cells)
     return rows
-
-
-def owner(value, cells_before: dict[int, list]) -> int | None:
-    """The one rank that held `value` before; None if no rank or more than one did."""
-    holders = [rank for rank, cells in cells_before.items() if value in cells]
-    return holders[0] if len(holders) == 1 else None
 
 
 def collective(name: str, before: dict, after: dict, title: str):
@@ -42,8 +39,9 @@ def collective(name: str, before: dict, after: dict, title: str):
     ranks = sorted(left | right)
     columns = [max(1, *(len(rows.get(rank, [])) for rank in ranks)) for rows in (left, right)]
     height = 0.34 + (ROW + ROW_GAP) * len(ranks)
-    tints = {rank: [_after_colour(value, left) for value in cells] for rank, cells in right.items()}
-    combined = any(COMBINED in row for row in tints.values())
+    colours_before = {rank: [rank_colour(rank)] * len(cells) for rank, cells in left.items()}
+    colours_after = {rank: [_colour_after(value, left) for value in cells] for rank, cells in right.items()}
+    combined = any(COMBINED in colours for colours in colours_after.values())
     if combined:
         height += 0.22
 
@@ -58,8 +56,7 @@ def collective(name: str, before: dict, after: dict, title: str):
     cell = min(max(CELL, widest + 0.14), room)
     font = FONT * min(1.0, 0.78 * cell / widest)
     starts = [LABELS, LABELS + columns[0] * cell + ARROW]
-    own = {rank: [rank_colour(rank)] * len(cells) for rank, cells in left.items()}
-    sides = zip(("before", "after"), (left, right), starts, columns, (own, tints), strict=True)
+    sides = zip(("before", "after"), (left, right), starts, columns, (colours_before, colours_after), strict=True)
     for side, rows, start, count, colours in sides:
         axes.text(start + count * cell / 2, 0.13, side, ha="center", va="center", color=MUTED)
         for row, rank in enumerate(ranks):
@@ -75,9 +72,12 @@ def collective(name: str, before: dict, after: dict, title: str):
     return figure
 
 
-def _after_colour(value, cells_before: dict[int, list]) -> str:
-    rank = None if value is None else owner(value, cells_before)
-    return COMBINED if rank is None and value is not None else rank_colour(rank or 0)
+def _colour_after(value, cells_before: dict[int, list]) -> str | None:
+    """The colour of the one rank that held `value` before, COMBINED if none or several did; None for an empty cell."""
+    if value is None:
+        return None
+    holders = [rank for rank, cells in cells_before.items() if value in cells]
+    return rank_colour(holders[0]) if len(holders) == 1 else COMBINED
 
 
 def _draw_row(axes, start: float, top: float, cell: float, values: list, colours: list, font: float) -> None:

@@ -1,4 +1,4 @@
-"""The equivalence ladder as one picture: each rung's measured gap beside its tolerance, for every world size."""
+"""Draw the equivalence ladder: each rung's measured gap and its tolerance, for every world size."""
 
 import json
 from pathlib import Path
@@ -8,12 +8,12 @@ from ddp_course.lab.figures.style import DARK, MUTED, PALE, new_figure
 
 ROW = 0.235  # inches
 BROKEN = "#D55E00"
-NAMED = 3  # rungs in a title
+MAX_NAMED = 3  # rungs that the title names
 LOOKS = [("o", "white", 7.5), ("s", "#9CCBEB", 5.5), ("D", "#30475E", 4), ("^", "#009E73", 4), ("v", "#CC79A7", 4)]
 
 
 def read_ladder(*paths: Path | str) -> list[dict]:
-    """The records that ladder_ddp.py wrote with --out, of one launch or of several.
+    """The records in files that ladder_ddp.py --out wrote, in one list.
 
     Raises InputError if a file is missing or a line of it is no record.
     """
@@ -32,28 +32,32 @@ def read_ladder(*paths: Path | str) -> list[dict]:
 
 
 def headline(records: list[dict]) -> str:
-    """Summarise the records in a sentence, for the title. More than three rungs that are apart are counted."""
+    """A sentence for the title: how many rungs are equal and bounded, and which are different.
+
+    More than MAX_NAMED different rungs are only counted, and those named that were not expected to differ.
+    """
     names = {record["rung"] for record in records}
-    beyond = [record for record in records if record["gap"] > record["tolerance"]]
-    apart = sorted({record["rung"] for record in beyond})
+    beyond_tolerance = [record for record in records if record["gap"] > record["tolerance"]]
+    different = sorted({record["rung"] for record in beyond_tolerance})
     sizes = sorted({record["world_size"] for record in records})
     several = f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]}" if len(sizes) > 1 else str(sizes[0])
-    bounded = {record["rung"] for record in records if record.get("expected") == "bounded"} - set(apart)
-    some = f", {len(bounded)} bounded" if bounded else ""
-    tail = f"; {' and '.join(apart)} {'is' if len(apart) == 1 else 'are'} different" if apart else ""
-    if len(apart) > NAMED:
-        unasked = sorted({record["rung"] for record in beyond if not record.get("as_expected")})
-        tail = f"; {len(apart)} are different, {'not expected: ' + ', '.join(unasked) if unasked else 'as expected'}"
-    equal = len(names) - len(apart) - len(bounded)
-    return f"{equal} of {len(names)} rungs are equal at {several} processes{some}{tail}"
+    bounded = {record["rung"] for record in records if record.get("expected") == "bounded"} - set(different)
+    middle = f", {len(bounded)} bounded" if bounded else ""
+    end = f"; {' and '.join(different)} {'is' if len(different) == 1 else 'are'} different" if different else ""
+    if len(different) > MAX_NAMED:
+        unexpected = sorted({record["rung"] for record in beyond_tolerance if not record.get("as_expected")})
+        expectation = f"not expected: {', '.join(unexpected)}" if unexpected else "as expected"
+        end = f"; {len(different)} are different, {expectation}"
+    equal = len(names) - len(different) - len(bounded)
+    return f"{equal} of {len(names)} rungs are equal at {several} processes{middle}{end}"
 
 
 def ladder(records: list[dict], title: str | None = None):
     """A row for each rung, from the top in the order of the records; the gap on a log axis, the tolerance as a bar.
 
-    records: of `read_ladder`. title: `headline(records)` unless given.
-    A gap of exactly zero has no place on a log axis and stands in the column "0". A rung that is beyond its tolerance
-    is marked, whether that was expected or not. Raises InputError if there are no records.
+    records: from `read_ladder`. title: by default `headline(records)`.
+    A gap of exactly zero, which a log axis cannot show, is drawn in the column "0". A rung beyond its tolerance is
+    highlighted, whether that was expected or not. Raises InputError if there are no records.
     """
     if not records:
         raise InputError("the ladder needs at least one record, got none")
@@ -61,25 +65,24 @@ def ladder(records: list[dict], title: str | None = None):
     sizes = sorted({record["world_size"] for record in records})
     numbers = [value for record in records for value in (record["gap"], record["tolerance"]) if 0 < value < 1e300]
     low, high = min(numbers, default=1e-17), max(numbers, default=1.0)
-    nothing, left, right = low / 100, low / 400, high * 30
+    zero, left, right = low / 100, low / 400, high * 30  # `zero`: the position of the column "0"
 
     figure, axes = new_figure(title or headline(records), 0.75 + ROW * len(rungs))
     axes.set(xscale="log", xlim=(left, right), ylim=(len(rungs) - 0.5, -1.1))
     axes.axvline(low / 14, color="#BDBDBD", linewidth=0.8, linestyle=":")
     for row, (name, topic) in enumerate(rungs):
-        here = [record for record in records if record["rung"] == name]
-        beyond = any(record["gap"] > record["tolerance"] for record in here)
-        if beyond:
+        rung_records = [record for record in records if record["rung"] == name]
+        if any(record["gap"] > record["tolerance"] for record in rung_records):
             axes.axhspan(row - 0.5, row + 0.5, color="#FBE3D6", zorder=0)
         elif row % 2:
             axes.axhspan(row - 0.5, row + 0.5, color=PALE, alpha=0.55, zorder=0)
-        tolerance = max(record["tolerance"] for record in here)
+        tolerance = max(record["tolerance"] for record in rung_records)
         if tolerance > 0:
             axes.plot([tolerance] * 2, [row - 0.38, row + 0.38], color=DARK, linewidth=2.2, zorder=3)
-        for record in here:
+        for record in rung_records:
             marker, face, size = LOOKS[sizes.index(record["world_size"]) % len(LOOKS)]
             face, edge = (BROKEN, BROKEN) if record["gap"] > record["tolerance"] else (face, DARK)
-            position = min(max(record["gap"], nothing), right / 3) if record["gap"] else nothing
+            position = min(max(record["gap"], zero), right / 3)
             colours = {"markerfacecolor": face, "markeredgecolor": edge}
             axes.plot(position, row, marker, markersize=size, markeredgewidth=0.9, zorder=5, **colours)
         if row == 0 or topic != rungs[row - 1][1]:
@@ -91,7 +94,7 @@ def ladder(records: list[dict], title: str | None = None):
             label.set(color=BROKEN, fontweight="bold")
     axes.tick_params(axis="y", length=0)
     exponents = [e for e in range(-20, 6, 4) if low / 3 <= 10.0**e <= right]
-    axes.set_xticks([nothing, *(10.0**e for e in exponents)], ["0", *(f"1e{e}" for e in exponents)])
+    axes.set_xticks([zero, *(10.0**e for e in exponents)], ["0", *(f"1e{e}" for e in exponents)])
     axes.minorticks_off()
     axes.set_xlabel("largest distance between a weight of N processes and the same weight of one")
     _legend(axes, sizes)

@@ -1,4 +1,4 @@
-"""Draw the life of a run's processes, restarts included; one lane per rank, or per node."""
+"""Draw what the processes of a run did over time, restarts included; one lane per rank, or per node."""
 
 from itertools import pairwise
 
@@ -19,11 +19,12 @@ MARKED = ("killed", "SIGTERM")
 
 
 def lives(events: list[dict], title: str):
-    """A bar for each state of each lane, from its event to the lane's next one; between processes it is empty.
+    """A bar for each state of each lane, from the event that begins it to the lane's next event.
 
-    events: in order of time, dicts with "time" in seconds, "lane", "what" and "step". A state begins with "start",
-        "load", "save" or "step"; a step that the lane has done before is drawn as done again. "killed" and "SIGTERM"
-        are marked; "killed" and "exit" end a process; others, such as "saved", leave the state as it is.
+    events: in order of time, dicts with "time" in seconds, "lane", "what" and "step". As "what", "start", "load",
+        "step" and "save" begin a state, "killed" and "exit" end the process, and others, such as "saved", leave the
+        state as it is. "killed" and "SIGTERM" are marked. A step that the lane has done before has its own colour.
+    Between two processes a lane is empty.
     Raises InputError if there are no events.
     """
     if not events:
@@ -34,11 +35,12 @@ def lives(events: list[dict], title: str):
     figure, axes = new_figure(title, 1.1 + 0.5 * len(lanes))
     zero, shown = events[0]["time"], set()
     for row, lane_events in enumerate(lanes.values()):
-        state, most = None, -1
+        state, last_step = None, -1
         for event, following in pairwise([*lane_events, None]):
             what, begin = event["what"], event["time"] - zero
             if what == "step":
-                state, most = "again" if event["step"] <= most else "step", max(most, event["step"])
+                state = "again" if event["step"] <= last_step else "step"
+                last_step = max(last_step, event["step"])
             elif what in COLOURS:
                 state = what
             elif what in ("killed", "exit"):
@@ -47,8 +49,8 @@ def lives(events: list[dict], title: str):
                 axes.plot([begin] * 2, [row - 0.35, row + 0.35], color=RANK_COLOURS[5], linewidth=2)
                 above = {"xytext": (0, 2), "textcoords": "offset points", "ha": "center", "va": "bottom"}
                 axes.annotate(what, (begin, row - 0.35), fontsize=8, **above)
-            # An error leaves no word: what follows is the start of another process.
-            if state and following and (following["what"] != "start"):
+            # Before a "start" without an "exit" the process failed, at an unknown time.
+            if state and following and following["what"] != "start":
                 shown.add(state)
                 span = (begin, following["time"] - event["time"])
                 axes.broken_barh([span], (row - 0.35, 0.7), facecolor=COLOURS[state], **_edge(state))

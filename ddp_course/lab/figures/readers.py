@@ -1,4 +1,4 @@
-"""Who reads which sample: one row for each epoch or way of sharding, one cell for each sample."""
+"""Draw which rank reads which sample: a row for each epoch or way of sharding, a cell for each sample."""
 
 import textwrap
 
@@ -8,18 +8,18 @@ from ddp_course.base.errors import InputError
 from ddp_course.lab.figures.style import MUTED, ink_on, label_inside, new_figure, rank_colour
 
 ROW = 0.42  # inches
-NUMBERS, TICKS = 50, 34  # samples, up to which a cell has room for the number of its rank, and each a tick
+NUMBERS, TICKS = 50, 34  # the most samples at which a cell has room for its rank's number, and for a tick
 EDGE = "#B8B8B8"
 
 
 def who_reads(rows: dict, samples: int, title: str, what: str = "sample", stuck: dict | None = None):
     """A grid in which cell (row, sample) has the colour and the number of the rank that reads the sample.
 
-    rows: name -> {rank: the samples it reads, in its order}. A cell that is read several times is split, one part
-        for each reading from bottom to top; a cell that nobody reads is empty.
-    samples: how many there are; they are numbered from 0.
-    what: what is read, if not samples: the word under the figure.
-    stuck: name -> {rank: the sample at which it waits in vain}, of rows that end in a time-out; the cell is hatched.
+    rows: name -> {rank: the samples that it reads}. The cell of a sample that is read several times is split into one
+        part for each reading, from bottom to top in the order of the ranks; that of a sample never read is empty.
+    samples: the number of samples, which are numbered from 0.
+    what: the word for a sample on the axis.
+    stuck: name -> {rank: the sample at which it waits until the time-out}, for rows that hang; the cell is hatched.
     Raises InputError if there are no rows, or if a rank reads a sample that does not exist.
     """
     if not rows:
@@ -27,8 +27,8 @@ def who_reads(rows: dict, samples: int, title: str, what: str = "sample", stuck:
     figure, axes = new_figure(title, 0.75 + ROW * len(rows))
     for row, (name, by_rank) in enumerate(rows.items()):
         readers = [[] for _ in range(samples)]
-        for rank, own_samples in sorted(by_rank.items()):
-            for sample in own_samples:
+        for rank, rank_samples in sorted(by_rank.items()):
+            for sample in rank_samples:
                 if not 0 <= sample < samples:
                     raise InputError(f"In {name!r} rank {rank} reads sample {sample} of {samples} samples.")
                 readers[sample].append(rank)
@@ -42,8 +42,8 @@ def who_reads(rows: dict, samples: int, title: str, what: str = "sample", stuck:
     axes.set_yticks([row + 0.5 for row in range(len(rows))], [textwrap.fill(str(name), 26) for name in rows])
     step = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, 10**9) if samples / step <= TICKS)
     axes.set_xticks([sample + 0.5 for sample in range(0, samples, step)], range(0, samples, step))
-    reader = "in each cell" if samples <= NUMBERS else "colour"
-    meaning = f"{what}    ({reader}: the rank that reads it; split: read more than once; empty: never)"
+    encoding = "in each cell" if samples <= NUMBERS else "colour"
+    meaning = f"{what}    ({encoding}: the rank that reads it; split: read more than once; empty: never)"
     meaning += "\nhatched: the rank waits here until the time-out" if stuck else ""
     axes.set_xlabel(meaning, color=MUTED, fontsize=9)
     axes.tick_params(length=0)

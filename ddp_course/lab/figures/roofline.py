@@ -1,4 +1,4 @@
-"""The roofline: what a machine can reach at each arithmetic intensity, and what was reached."""
+"""The roofline: the FLOP/s that a machine can reach at each arithmetic intensity, and those that were achieved."""
 
 import math
 
@@ -15,10 +15,10 @@ ANCHORS += [(x, y, side) for y in (-16, 16, -32, 32, -48, 48) for x, side in ((1
 
 
 def roofline(peak_flops_per_s: float, bytes_per_s: float, points: dict, title: str):
-    """The roof of this machine and what was achieved under it, on two log axes.
+    """The roof of a machine and the achieved FLOP/s, on two log axes.
 
-    peak_flops_per_s: FLOP/s; bytes_per_s: of memory; points: name -> (FLOP per byte, achieved FLOP/s).
-    Each point's label says what share of its roof, min(peak, intensity x bandwidth), it reaches.
+    bytes_per_s: the memory bandwidth; points: name -> (FLOP per byte, achieved FLOP/s).
+    Each point's label gives its share of the roof at its intensity, min(peak, intensity x bandwidth).
     Method: Williams, Waterman and Patterson, "Roofline", Communications of the ACM 52(4), 2009.
     Raises InputError if a number is not positive.
     """
@@ -39,7 +39,7 @@ def roofline(peak_flops_per_s: float, bytes_per_s: float, points: dict, title: s
     for i, (x, y) in enumerate(points.values()):
         axes.plot(x, y, "o", markersize=8, color=rank_colour(i), markeredgecolor="white", zorder=5)
 
-    figure.draw_without_rendering()  # settles the layout, so that places in pixels are known
+    figure.draw_without_rendering()  # settles the layout, so that positions in pixels are known
     above = {"textcoords": "offset points", "color": MUTED}
     roof = f"peak {with_prefix(peak_flops_per_s, 'FLOP/s')}"
     peak = axes.annotate(roof, (right, peak_flops_per_s), (-4, 5), ha="right", **above)
@@ -53,16 +53,17 @@ def roofline(peak_flops_per_s: float, bytes_per_s: float, points: dict, title: s
 
 
 def _ticks(axis, decades: float, name) -> None:
-    """Ticks at powers of ten, or also at 2 and 5 where the axis is short; named in words a reader knows."""
+    """Ticks at powers of ten, on a short axis also at 2 and 5 times them. name: the label of a value."""
     axis.set_major_locator(LogLocator(subs=(1,) if decades > 2.5 else (1, 2, 5)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: name(value)))
     axis.set_minor_formatter(NullFormatter())
 
 
-def _label_points(axes, points: dict, roof, taken: list) -> None:
-    """Each point's name and share of its roof, at the first place that covers no label, point or roof.
+def _label_points(axes, points: dict, roof, text_boxes: list) -> None:
+    """Write each point's name and share of its roof, at the first of ANCHORS that covers no label, point or roof.
 
-    roof: FLOP per byte -> the FLOP/s that can be reached there; taken: boxes in pixels that hold text already.
+    If each covers one, at the last. roof: FLOP per byte -> the FLOP/s that can be reached there. text_boxes: the boxes
+    of other texts, in pixels; those of the labels are added.
     """
     frame, to_data = axes.get_window_extent(), axes.transData.inverted()
     marks = {name: axes.transData.transform(point) for name, point in points.items()}
@@ -76,12 +77,13 @@ def _label_points(axes, points: dict, roof, taken: list) -> None:
             label.update_positions(axes.figure.canvas.get_renderer())
             box = Text.get_window_extent(label).padded(2)  # of the text, without its leader
             (left, top), (right, bottom) = to_data.transform([(box.x0, box.y1), (box.x1, box.y0)])
-            # The roof never falls, so one corner tells whether the label is on its point's side of it.
-            apart = top <= roof(left) if y <= roof(x) else bottom >= roof(right)
+            # The roof never falls, so one corner shows whether the whole label is on its point's side of it.
+            off_roof = top <= roof(left) if y <= roof(x) else bottom >= roof(right)
             inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1
-            hidden = any(box.padded(6).contains(*mark) for other, mark in marks.items() if other != name)
-            if inside and apart and not hidden and not any(box.overlaps(other) for other in taken):
+            covers_point = any(box.padded(6).contains(*mark) for other, mark in marks.items() if other != name)
+            covers_text = any(box.overlaps(other) for other in text_boxes)
+            if inside and off_roof and not covers_point and not covers_text:
                 break
             if anchor != ANCHORS[-1]:
                 label.remove()
-        taken.append(box)
+        text_boxes.append(box)

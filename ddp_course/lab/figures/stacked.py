@@ -1,4 +1,4 @@
-"""Bars made of parts: where a step's time, or a rank's memory, goes."""
+"""Stacked bars: the parts of a step's time, or of a rank's memory."""
 
 import textwrap
 
@@ -13,8 +13,8 @@ LABEL = 8  # points
 def stacked_bars(rows: dict, title: str, unit: str):
     """One horizontal bar per row, from the top, made of its parts from the left.
 
-    rows: name -> {part: number from 0 up}; every row has the same parts, in the same order, which gives their colours.
-    Raises InputError if there are no rows, their parts differ, or a number is none.
+    rows: name -> {part: number from 0 up}; every row has the same parts in the same order. A part has one colour.
+    Raises InputError if there are no rows, their parts differ or are too many, or a value is no such number.
     """
     if not rows:
         raise InputError("stacked_bars needs at least one row, got none.")
@@ -44,7 +44,7 @@ def stacked_bars(rows: dict, title: str, unit: str):
 
 
 def _label_parts(figure, axes, rows: dict, parts: list[str]) -> None:
-    """Each part's number inside it, where it fits."""
+    """Write each part's number inside it, if there is room."""
     figure.draw_without_rendering()  # settles the layout, so that the width of a pixel is known
     pixel = (axes.get_xlim()[1] - axes.get_xlim()[0]) / axes.get_window_extent().width
     for row, values in enumerate(rows.values()):

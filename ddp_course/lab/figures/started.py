@@ -1,4 +1,4 @@
-"""Draw the collectives that each rank had started when a job hung: who is ahead, and where they differ."""
+"""Draw the collectives that each rank had started when a job hung: which rank is ahead, and where they differ."""
 
 from matplotlib.patches import Rectangle
 
@@ -6,17 +6,17 @@ from ddp_course.base.errors import InputError
 from ddp_course.lab.figures.style import DARK, MUTED, WIDTH, ink_on, new_figure, rank_colour, text_width
 
 LABELS, MARGIN, GAP = 0.75, 0.12, 0.08  # inches
-HEAD, BOX, LANE = 0.28, 0.36, 0.82  # inches: the numbers, a box, a rank with the line below it
+HEAD, BOX, LANE = 0.28, 0.36, 0.82  # inches: the row of numbers, a box, a lane with the text below its boxes
 FONT = 9  # points
-ODD = "#B3261E"  # the frame of what not all ranks have started
+DIFFERENT = "#B3261E"  # the colour of frames where the ranks differ
 
 
 def collectives_started(started: dict, then: dict, title: str, last: int = 5):
-    """One lane a rank, one column a number: the last `last` numbers, and below each lane where its rank stands.
+    """A lane for each rank, with its first, second ... collective in numbered columns; the last `last` columns.
 
     started: rank -> its collectives in order, as text such as "all-reduce [4]"
-    then: rank -> what it does after the last of them, as text
-    Where the ranks have not all started the same, boxes are framed, and a rank that has started nothing has a gap.
+    then: rank -> what it does after the last of them, as text, drawn below its lane
+    In a column in which the ranks differ, boxes are framed, and a rank without a collective gets "not started".
     Raises InputError if there is no rank.
     """
     if not started:
@@ -33,10 +33,11 @@ def collectives_started(started: dict, then: dict, title: str, last: int = 5):
     for column in range(columns):
         middle = LABELS + (column + 0.5) * width
         axes.text(middle, HEAD / 2, f"{first + column + 1}", ha="center", va="center", color=MUTED, fontsize=FONT)
-        at_this = {rank: _at(started[rank], first + column) for rank in ranks}
-        odd = len(set(at_this.values())) > 1
-        for row, rank in enumerate(ranks):
-            _draw(figure, axes, at_this[rank], middle, HEAD + row * LANE, width - GAP, rank_colour(rank), odd)
+        number = first + column
+        texts = [started[rank][number] if number < len(started[rank]) else None for rank in ranks]
+        differ = len(set(texts)) > 1
+        for row, (rank, text) in enumerate(zip(ranks, texts, strict=True)):
+            _draw(figure, axes, text, middle, HEAD + row * LANE, width - GAP, rank_colour(rank), differ)
     for row, rank in enumerate(ranks):
         top = HEAD + row * LANE
         axes.text(LABELS - 0.12, top + BOX / 2, f"rank {rank}", ha="right", va="center", color=DARK)
@@ -44,15 +45,11 @@ def collectives_started(started: dict, then: dict, title: str, last: int = 5):
     return figure
 
 
-def _at(texts: list[str], index: int) -> str | None:
-    return texts[index] if 0 <= index < len(texts) else None
-
-
-def _draw(figure, axes, text, middle, top, width, colour, odd):
+def _draw(figure, axes, text, middle, top, width, colour, differ):
     if text is None:
-        axes.text(middle, top + BOX / 2, "not started", ha="center", va="center", color=ODD, fontsize=FONT)
+        axes.text(middle, top + BOX / 2, "not started", ha="center", va="center", color=DIFFERENT, fontsize=FONT)
         return
-    frame = {"edgecolor": ODD, "linewidth": 2.5} if odd else {"linewidth": 0}
+    frame = {"edgecolor": DIFFERENT, "linewidth": 2.5} if differ else {"linewidth": 0}
     axes.add_patch(Rectangle((middle - width / 2, top), width, BOX, facecolor=colour, **frame))
     widest = text_width(figure, text, FONT) / figure.dpi
     size = FONT * min(1.0, 0.92 * width / widest)

@@ -1,4 +1,4 @@
-"""The one look of every figure: sizes, colours, and how a figure reaches a notebook exactly once."""
+"""The style of all figures: sizes, colours, and a Figure that a notebook shows exactly once."""
 
 import io
 import re
@@ -16,12 +16,12 @@ from ddp_course.base.errors import InputError
 style.use(Path(__file__).with_name("course.mplstyle"))
 
 WIDTH = 7.5  # inches, of every figure: 750 pixels on the page
-SHARPNESS = 2  # pixels of the file for each of them: screens of a high resolution show more than one
+SHARPNESS = 2  # pixels of the file per pixel on the page, for screens of a high resolution
 TITLE_CHARACTERS = 78  # a line of the title
 TITLE_LINE = 0.24  # inches
 
-# Masataka Okabe and Kei Ito, "Color Universal Design", in an order that keeps neighbouring ranks far apart.
-# Their black is left out (communication is drawn dark); their grey variant stands in for it.
+# Masataka Okabe and Kei Ito, "Color Universal Design", in an order in which neighbouring ranks differ most.
+# Grey replaces their black, because communication is drawn dark.
 RANK_COLOURS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999"]
 DARK = "#2B2B2B"
 MUTED = "#6E6E6E"
@@ -32,7 +32,7 @@ NEUTRAL = "#7A8794"
 def rank_colour(rank: int) -> str:
     """The colour of `rank`, as "#RRGGBB": the same in every figure of the course.
 
-    Ranks 8 to 15 repeat the first eight in a paler tone; from 16 on the sixteen repeat.
+    Ranks 8 to 15 have the first eight colours in a paler tone; from 16 on the sixteen colours repeat.
     Raises InputError if `rank` is not a whole number from 0 up.
     """
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 0:
@@ -42,7 +42,7 @@ def rank_colour(rank: int) -> str:
 
 
 def colour_named(label: str, otherwise: str) -> str:
-    """The rank's colour where a label is "rank 3", `otherwise` for every other label."""
+    """The colour of rank 3 for the label "rank 3", and `otherwise` for a label that names no rank."""
     match = re.fullmatch(r"rank (\d+)", str(label))
     return rank_colour(int(match[1])) if match else otherwise
 
@@ -55,16 +55,16 @@ def mix(colours: list[str], weights: list[float]) -> str:
 
 
 def ink_on(background: str) -> str:
-    """Dark or white, whichever reads better on `background` (WCAG 2 contrast)."""
+    """The colour for text on `background`: DARK or white, whichever has more contrast (WCAG 2)."""
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colors.to_rgb(background)]
     luminance = sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
     return "white" if 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.074 else DARK
 
 
 class CourseFigure(Figure):
-    """A matplotlib Figure outside pyplot: nothing is drawn twice, no window opens, no display is needed.
+    """A matplotlib Figure without pyplot, so that it is not shown a second time and needs no display.
 
-    As the last expression of a cell it shows itself once, as a PNG whose alternative text is its title.
+    As the last expression of a cell it is shown as a PNG whose alternative text is its title.
     """
 
     def _repr_png_(self):
@@ -88,30 +88,30 @@ class CourseFigure(Figure):
 
 
 def in_few_colours(pictures: list[Image.Image]) -> list[Image.Image]:
-    """The pictures in the 256 most frequent colours of them all; any other becomes the nearest of these.
+    """The pictures reduced to the 256 most frequent colours of all of them; other colours become the nearest of these.
 
-    Lines and text on white need no more, and the file has a third of the bytes.
+    That is enough for lines and text on white, and the file has a third of the bytes.
     """
     numbers = [np.asarray(picture, dtype=np.int32) @ np.int32([1 << 16, 1 << 8, 1]) for picture in pictures]
     colours_used, counts = np.unique(np.concatenate([picture.ravel() for picture in numbers]), return_counts=True)
-    kept = parts_of(colours_used[np.argsort(counts, kind="stable")[-256:]])
-    nearest = ((parts_of(colours_used)[:, None] - kept) ** 2).sum(axis=2).argmin(axis=1).astype(np.uint8)
+    palette = parts_of(colours_used[np.argsort(counts, kind="stable")[-256:]])
+    nearest = ((parts_of(colours_used)[:, None] - palette) ** 2).sum(axis=2).argmin(axis=1).astype(np.uint8)
     reduced = [Image.fromarray(nearest[np.searchsorted(colours_used, picture)]) for picture in numbers]
     for picture in reduced:
-        picture.putpalette(kept.astype(np.uint8).tobytes())
+        picture.putpalette(palette.astype(np.uint8).tobytes())
     return reduced
 
 
 def parts_of(numbers: np.ndarray) -> np.ndarray:
-    """Red, green and blue of colours that are written as one number."""
+    """Red, green and blue, (n, 3), of n colours that are numbers such as 0xRRGGBB."""
     return np.stack([numbers >> 16, numbers >> 8 & 255, numbers & 255], axis=1)
 
 
 def new_figure(title: str, height: float, **subplots):
-    """A figure `WIDTH` inches wide with `title` on top, and its axes.
+    """A figure `WIDTH` inches wide with `title` on top, and its axes, as (figure, axes).
 
-    height: inches below the title. subplots: what `Figure.subplots` takes (nrows, sharex, gridspec_kw, ...).
-    Raises InputError if the title is empty: a figure of this course says what it shows.
+    height: inches below the title. subplots: arguments of `Figure.subplots` (nrows, sharex, gridspec_kw, ...).
+    Raises InputError if the title is empty.
     """
     if not isinstance(title, str) or not title.strip():
         raise InputError(f"A figure needs a title that states what it shows, got {title!r}.")
@@ -133,21 +133,21 @@ def text_width(figure, text: str, size: float) -> float:
 
 
 def label_inside(axes, x: float, y: float, text: object, size: float, ink: str, **more) -> None:
-    """Write a text in the middle of a bar or a cell. more: what `Axes.text` takes."""
+    """Write a text centred at (x, y), the middle of a bar or a cell. more: arguments of `Axes.text`."""
     axes.text(x, y, text, ha="center", va="center_baseline", fontsize=size, color=ink, **more)
 
 
-def spread_out(wanted: list[float], heights: list[float], high: float) -> list[float]:
-    """Centres near `wanted` for labels of these heights: none touch and, if there is room, none passes `high`.
+def spread_out(targets: list[float], heights: list[float], top: float) -> list[float]:
+    """Centres near `targets` for labels of these heights, so that no two overlap and none extends above `top`.
 
-    If several labels want the same height, the first comes on top.
+    Of several labels with the same target, the first is the highest.
     """
-    order = sorted(range(len(wanted)), key=lambda i: (wanted[i], -i))
-    placed = list(wanted)
-    for below, this in zip(order, order[1:], strict=False):
-        placed[this] = max(placed[this], placed[below] + (heights[below] + heights[this]) / 2)
-    ceiling = high
-    for this in reversed(order):
-        placed[this] = min(placed[this], ceiling - heights[this] / 2)
-        ceiling = placed[this] - heights[this] / 2
-    return placed
+    order = sorted(range(len(targets)), key=lambda i: (targets[i], -i))
+    centres = list(targets)
+    for below, above in zip(order, order[1:], strict=False):
+        centres[above] = max(centres[above], centres[below] + (heights[below] + heights[above]) / 2)
+    ceiling = top
+    for label in reversed(order):
+        centres[label] = min(centres[label], ceiling - heights[label] / 2)
+        ceiling = centres[label] - heights[label] / 2
+    return centres

@@ -1,4 +1,4 @@
-"""Timelines: what each rank did, and when; one lane a rank."""
+"""Timelines: what each rank did, and when; one lane per rank."""
 
 from matplotlib.legend_handler import HandlerTuple
 from matplotlib.patches import Patch
@@ -10,12 +10,16 @@ from ddp_course.lab.figures.style import DARK, MUTED, PALE, ink_on, label_inside
 KINDS = ("compute", "communication", "idle")
 LANE = 0.46  # inches of a lane
 LABEL = 8  # points
-SPARSE = 40  # events of one kind in a lane, up to which each is drawn at least one pixel wide
+SPARSE = 40  # the most events of one kind in a lane for which each is drawn at least one pixel wide
+# (least latest time in seconds, factor, unit); the first that fits counts
 SCALES = [(2.0, 1.0, "seconds"), (2e-3, 1e3, "milliseconds"), (0.0, 1e6, "microseconds")]
 
 
 def _events_by_rank(group: str, source) -> dict[int, list[dict]]:
-    """The events of each rank, sorted by start, with the group's earliest start moved to 0 (in seconds)."""
+    """{rank: events}, sorted by rank and start, times shifted so that the group's earliest start is 0.
+
+    source: see `rank_lanes`. Raises InputError for a malformed event, or if there are none.
+    """
     results = getattr(source, "results", source)
     items = results.items() if isinstance(results, dict) else enumerate(results)
     lanes = {}
@@ -42,10 +46,10 @@ def _events_by_rank(group: str, source) -> dict[int, list[dict]]:
 
 
 def _overlaps(events: list[dict]) -> bool:
-    """Whether some communication runs while this rank computes."""
-    talk = [event for event in events if event["kind"] == "communication"]
-    work = [event for event in events if event["kind"] == "compute"]
-    return any(t["start"] < w["end"] and w["start"] < t["end"] for t in talk for w in work)
+    """Whether communication overlaps computation on this rank."""
+    messages = [event for event in events if event["kind"] == "communication"]
+    compute = [event for event in events if event["kind"] == "compute"]
+    return any(m["start"] < c["end"] and c["start"] < m["end"] for m in messages for c in compute)
 
 
 def _colour(rank: int, kind: str) -> str:
@@ -53,13 +57,13 @@ def _colour(rank: int, kind: str) -> str:
 
 
 def rank_lanes(lanes: dict, title: str):
-    """A timeline with one lane a rank; each group's earliest event is at 0, and all groups share the time axis.
+    """A timeline with one lane per rank; each group's earliest event is at 0, and all groups share the time axis.
 
     lanes: name of the group -> a run whose `results[rank]["events"]` are the events of a rank,
         or a dict of rank -> events. An event is {"name", "start", "end", "kind"}, times in seconds,
         kind "compute" (drawn in the rank's colour), "communication" (dark) or "idle" (hatched).
         Ranks of one group must share a clock.
-    Where communication overlaps computation, every lane is split: computation above, communication below.
+    If communication overlaps computation on any rank, all lanes are split: computation above, communication below.
     Raises InputError if there is nothing to draw or an event is malformed.
     """
     if not lanes:
@@ -67,7 +71,7 @@ def rank_lanes(lanes: dict, title: str):
     groups = {name: _events_by_rank(name, source) for name, source in lanes.items()}
     split = any(_overlaps(events) for ranks in groups.values() for events in ranks.values())
     latest = max(e["end"] for ranks in groups.values() for events in ranks.values() for e in events)
-    scale, unit = next((scale, unit) for least, scale, unit in SCALES if latest >= least)
+    scale, unit = next((scale, unit) for least_latest, scale, unit in SCALES if latest >= least_latest)
 
     counts = [len(ranks) for ranks in groups.values()]
     figure, grid = new_figure(
@@ -100,21 +104,21 @@ def _draw_lane(figure, axes, row: int, rank: int, events: list[dict], scale: flo
     pixel = (axes.get_xlim()[1] - axes.get_xlim()[0]) / axes.get_window_extent().width
     widths = {name: text_width(figure, name, LABEL) for name in {event["name"] for event in events}}
     for kind in ("idle", "compute", "communication"):
-        chosen = [event for event in events if event["kind"] == kind]
-        if not chosen:
+        events_of_kind = [event for event in events if event["kind"] == kind]
+        if not events_of_kind:
             continue
         top, height = -0.4, 0.8
         if split:
             top, height = (0.1, 0.3) if kind == "communication" else (-0.4, 0.48)
         colour = _colour(rank, kind)
         # A rare event thinner than a pixel would vanish; in a dense lane, widening all of them would mislead.
-        least = pixel if len(chosen) <= SPARSE else 0
-        spans = [(e["start"] * scale, max((e["end"] - e["start"]) * scale, least)) for e in chosen]
-        # A white edge parts neighbours, but would swallow a bar of a few pixels.
+        least_width = pixel if len(events_of_kind) <= SPARSE else 0
+        spans = [(e["start"] * scale, max((e["end"] - e["start"]) * scale, least_width)) for e in events_of_kind]
+        # A white edge separates neighbours, but would cover a bar of a few pixels.
         edges = [0.7 if width > 4 * pixel else 0 for _, width in spans]
         hatch = {"hatch": "////", "edgecolor": "#C2C2C2"} if kind == "idle" else {"edgecolor": "white"}
         axes.broken_barh(spans, (row + top, height), facecolor=colour, linewidth=edges, **hatch)
-        for event, (start, width) in zip(chosen, spans, strict=True):
+        for event, (start, width) in zip(events_of_kind, spans, strict=True):
             if widths[event["name"]] + 6 <= width / pixel:
                 ink = MUTED if kind == "idle" else ink_on(colour)
                 back = {"facecolor": PALE, "edgecolor": "none", "pad": 1} if kind == "idle" else None
@@ -122,7 +126,7 @@ def _draw_lane(figure, axes, row: int, rank: int, events: list[dict], scale: flo
 
 
 def _legend(figure, groups: dict) -> None:
-    """Only the kinds that occur; computation as the row of colours of the ranks."""
+    """A legend of the kinds that occur; that of computation shows the colours of the first four ranks."""
     ranks = sorted({rank for lanes in groups.values() for rank in lanes})
     kinds = {event["kind"] for lanes in groups.values() for events in lanes.values() for event in events}
     handles, labels = [], []
@@ -130,9 +134,9 @@ def _legend(figure, groups: dict) -> None:
         if kind not in kinds:
             continue
         hatch = {"hatch": "////", "edgecolor": "#C2C2C2"} if kind == "idle" else {}
-        each = [Patch(facecolor=_colour(rank, kind), **hatch) for rank in (ranks[:4] if kind == "compute" else [0])]
-        handles.append(tuple(each))
+        patches = [Patch(facecolor=_colour(rank, kind), **hatch) for rank in (ranks[:4] if kind == "compute" else [0])]
+        handles.append(tuple(patches))
         labels.append("waits" if kind == "idle" else kind)
     handlers = {tuple: HandlerTuple(ndivide=None, pad=0)}
-    # In the corner, beside the name of the axis: outside the layout, so that it takes no row of its own.
+    # In the corner next to the axis label, outside the layout, so that it takes no row of its own.
     figure.legend(handles, labels, handler_map=handlers, ncols=3, loc="lower right", fontsize=8.5)
