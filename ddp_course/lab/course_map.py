@@ -1,4 +1,4 @@
-"""The map of the course: every notebook, what it answers, and its exercises."""
+"""The map of the course: every notebook, the question that it answers, and its exercises."""
 
 import re
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 from IPython.display import Markdown
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = {
+PARTS = {  # number of the first notebook -> title of the part
     "00": "First steps",
     "05": "Data parallel",
     "10": "A real trainer",
@@ -16,7 +16,7 @@ PARTS = {
     "18": "Post-training",
     "22": "Beyond DDP",
     "27": "What people do at work",
-}  # each with the number of its first notebook
+}
 ANSWERS = {
     "00": "How do I run a script on several processes, and what does this machine allow?",
     "01": "What does a training script do on one process?",
@@ -64,7 +64,7 @@ ANSWERS = {
 
 
 def lessons(root: Path = ROOT) -> Iterator[tuple[str, str, Path, Path | None]]:
-    """(number such as "10b", title, notebook, exercises or None) of every notebook, in order."""
+    """(number such as "10b", title, path of the notebook, path of its exercises or None) of every notebook, sorted."""
     for path in sorted((root / "notebooks").glob("[0-9][0-9]*.ipynb")):
         number, letter, name = re.match(r"(\d\d)([a-z]?)_(.*)", path.stem).groups()
         exercises = [] if letter else sorted((root / "exercises").glob(f"{number}_*.ipynb"))
@@ -72,7 +72,10 @@ def lessons(root: Path = ROOT) -> Iterator[tuple[str, str, Path, Path | None]]:
 
 
 def course_map(notebooks: str = "") -> Markdown:
-    """A row for each notebook. `notebooks` leads from where the links stand to that folder, such as "../notebooks/"."""
+    """A table with a row for each notebook.
+
+    notebooks: the path of their folder relative to the page that shows the table, such as "../notebooks/".
+    """
     rows = ["| | notebook | what it answers | |", "|---|---|---|---|"]
     for number, title, path, exercises in lessons():
         if number in PARTS:

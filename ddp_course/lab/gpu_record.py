@@ -35,7 +35,7 @@ def read_record(part: str, folder: Path | None = None) -> dict | None:
 
 
 def folded(record: dict) -> str:
-    """The record as a folded block of HTML, which Markdown takes as well: no line of it is empty."""
+    """The record as a folded block of HTML without empty lines, so that it can also be put into Markdown."""
     by_hand = "made by hand, not measured: " if record.get("made_by_hand") else ""
     machine = ", ".join(f"{name} {value}" for name, value in record["machine"].items())
     summary = f"{by_hand}on a GPU ({record['machine'].get('GPUs', 'unknown')}, {record['date']}): {record['part']}"

@@ -62,15 +62,16 @@ class Machine:
 
 
 def describe() -> Machine:
-    """Describe this machine without root rights, on Linux and macOS, with and without GPUs."""
+    """Describe this machine; on Linux and macOS, with or without GPUs, without root rights."""
     physical, logical = usable_cores()
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
     return Machine(
         cpu=_cpu_name(),
         physical_cores=physical,
         logical_cores=logical,
         memory_bytes=_usable_memory(),
         gpus=tuple(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())),
-        accelerator=None if _device().type == "cpu" else _device().type,
+        accelerator=accelerator.type if accelerator else None,
         backends=_backends(),
         bf16_instructions=_bf16_instructions(),
         torch=torch.__version__,
@@ -80,10 +81,10 @@ def describe() -> Machine:
 
 
 def matmul_peak(dtype: torch.dtype = torch.float32, size: int | None = None, seconds: float = 0.5) -> float:
-    """Measure the FLOP/s of a product of two size x size matrices: the fastest within `seconds`.
+    """Measure the FLOP/s of a product of two size x size matrices: the highest within `seconds`.
 
-    On a CUDA (or ROCm) GPU if there is one, as the course's scripts are, else on the CPU with this process's current
-    number of threads.
+    Runs on a CUDA (or ROCm) GPU if there is one, as the course's scripts do, else on the CPU with this process's
+    current number of threads.
     size: 1024 on a CPU and 8192 on a GPU by default. A product counts 2 size^3 FLOP.
     Raises InputError if `dtype` is not a floating-point type.
     """
@@ -97,9 +98,9 @@ def matmul_peak(dtype: torch.dtype = torch.float32, size: int | None = None, sec
 
 
 def memory_bandwidth(seconds: float = 0.5) -> float:
-    """Measure the bytes/s of a copy of a block far larger than the caches, reads and writes counted.
+    """Measure the bytes/s of a copy of a block far larger than the caches: the highest within `seconds`.
 
-    The block has 256 MiB on a CPU and 1 GiB on a GPU; two are allocated.
+    Reads and writes count. The block has 256 MiB on a CPU and 1 GiB on a GPU; two are allocated.
     """
     device = _training_device()
     size = 2**28 if device.type == "cpu" else 2**30
@@ -121,11 +122,6 @@ def _fastest(work, seconds: float) -> float:
         best = min(best, now - start)
         if now >= end:
             return best
-
-
-def _device() -> torch.device:
-    """The available accelerator, else the CPU."""
-    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 
 def _training_device() -> torch.device:

@@ -1,4 +1,4 @@
-"""A checkpoint in a store that fsspec opens, and what a reader gets while it is written, renamed or replaced."""
+"""Save a distributed checkpoint through fsspec, and observe what a reader loads while it is written or replaced."""
 
 import contextlib
 import functools
@@ -18,14 +18,18 @@ CHANGES = "_open", "cp_file", "rm_file"  # the calls through which objects in me
 
 
 def save(url: str, step: int) -> None:
-    """Write a file for each name, whose values are the step, and at last the marker `.metadata`; on one process."""
+    """Write a checkpoint of NAMES in one process: a file for each, whose values are `step`, and last `.metadata`."""
     state = {name: torch.full((4,), float(step)) for name in NAMES}
-    with warnings.catch_warnings(action="ignore", category=UserWarning):  # no group; a checkpoint is replaced
+    # The warnings are that there is no process group, and that a checkpoint is replaced.
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
         dcp.save(state, no_dist=True, storage_writer=FsspecWriter(url, single_file_per_rank=False))
 
 
 def read(url: str) -> str:
-    """The steps that a reader gets who trusts the marker."""
+    """The steps that a reader loads, such as "weights 1 and moments 2", if `.metadata` marks a complete checkpoint.
+
+    "no marker" if there is no such file; "marker, unreadable" if the checkpoint cannot be loaded.
+    """
     state = {name: torch.zeros(4) for name in NAMES}
     if not fsspec.url_to_fs(url)[0].exists(f"{url}/.metadata"):
         return "no marker"
@@ -38,7 +42,10 @@ def read(url: str) -> str:
 
 
 def reads_during(act: Callable[[], None], url: str) -> list[str]:
-    """Results of `read` before each change that `act` makes in memory, and after the last; repetitions left out."""
+    """The results of `read` before each change that `act` makes to fsspec's in-memory store, and after the last one.
+
+    Of equal results in a row only the first is kept.
+    """
     results = []
 
     def change(store, operation, *arguments, **options):

@@ -1,10 +1,10 @@
-"""Collect the proof for a capstone: your own script, run on this machine, as a page and as JSON.
+"""Collect the evidence for a capstone: runs of your own script on this machine, as a page and as JSON.
 
     python -m ddp_course.lab.portfolio my_train.py --steps 20        writes ./portfolio/portfolio.md and .json
 
-The script runs on 1, 2 and 3 processes, and its lines `step 3  loss 2.5` are compared; then the doctor checks it.
-Beside them stand the machine, the script's own checksum, and the exercises that were passed. The page judges nothing:
-docs/teaching.md says what the gaps and findings are worth.
+The script runs on 1, 2 and 3 processes, and its lines `step 3  loss 2.5` are compared; then the doctor checks it. The
+page also shows the machine, the script's checksum, and the exercises that were passed. It judges nothing:
+docs/teaching.md says how to assess the gaps and findings.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def collect(script: Path, arguments: list[str], seconds: float) -> dict:
-    """The content of the page, for a program."""
+    """The content of the page, as JSON values."""
     runs = {nproc: losses(script, arguments, nproc, seconds) for nproc in (1, 2, 3)}
     folder = os.environ.get(VARIABLE, "progress")
     checked = [line for line in read(Path(folder)) if line["kind"] == "checked"]
@@ -73,7 +73,7 @@ def collect(script: Path, arguments: list[str], seconds: float) -> dict:
 
 
 def losses(script: Path, arguments: list[str], nproc: int, seconds: float) -> dict[int, float] | str:
-    """{step: loss} as rank 0 printed it, or in one sentence why there is none."""
+    """{step: loss} as rank 0 printed it; or, if the run failed or printed none, the reason in one sentence."""
     try:
         run = torchrun(script, *arguments, nproc=nproc, timeout=seconds, show_every=10)
         return printed(run, "loss")
@@ -82,14 +82,14 @@ def losses(script: Path, arguments: list[str], nproc: int, seconds: float) -> di
 
 
 def checklist(script: Path, arguments: list[str], seconds: float) -> dict:
-    """The doctor's findings on two processes."""
+    """The report of `ddp_doctor check` on the script; {"failed": its error} if it wrote none."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "findings.json"
         command = [sys.executable, "-m", "ddp_doctor", "check", "--seconds", f"{seconds:g}", "--json", str(file)]
-        ended = subprocess.run(
+        result = subprocess.run(
             [*command, str(script), *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
-        return json.loads(file.read_text()) if file.exists() else {"failed": ended.stderr.strip()}
+        return json.loads(file.read_text()) if file.exists() else {"failed": result.stderr.strip()}
 
 
 def page(proof: dict) -> str:
@@ -111,6 +111,7 @@ def page(proof: dict) -> str:
 
 
 def _row(run: dict[int, float] | str, single: dict[int, float] | str) -> tuple[str, str, str]:
+    """The cells of a run: steps, last loss (or the reason why there is none), largest gap to one process."""
     if isinstance(run, str):
         return "none", run, ""
     common = run.keys() & single.keys() if isinstance(single, dict) else set()

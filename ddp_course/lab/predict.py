@@ -60,8 +60,8 @@ def predict(question: str, default=None, unit: str = "") -> Prediction:
     """
     prediction = _predictions[question] = Prediction(question, default, unit)
     note_progress("predicted", question=question, prediction=prediction.answer())
-    wanted = f" in {unit}" if unit else ""
-    unanswered = f"{NOT_PREDICTED}: write your answer{wanted} after default=, run this cell again, then run on"
+    in_unit = f" in {unit}" if unit else ""
+    unanswered = f"{NOT_PREDICTED}: write your answer{in_unit} after default=, run this cell again, then run on"
     print(question, unanswered if default is None else f"your prediction: {prediction.answer()}", sep="\n")
     return prediction
 

@@ -1,15 +1,15 @@
-"""A ring all-reduce step by step: the chunk that each rank sends, and whose numbers its chunks hold.
+"""A ring all-reduce step by step: the chunk that each rank sends, and which ranks' numbers are summed in its chunks.
 
 Notebook 02b sends these chunks between real ranks; a test compares.
 """
 
 from ddp_course.base.errors import InputError
 
-MOST_RANKS = 8  # more are not told apart by their colours
+MOST_RANKS = 8  # of more, the colours could not be distinguished
 
 
 def steps(ranks: int) -> int:
-    """The steps of both laps: a reduce-scatter, then an all-gather."""
+    """The number of steps of both laps: a reduce-scatter, then an all-gather."""
     return 2 * (ranks - 1)
 
 
@@ -19,7 +19,10 @@ def sent_chunk(rank: int, step: int, ranks: int) -> int:
 
 
 def ring_states(ranks: int) -> list[list[list[frozenset[int]]]]:
-    """Before each step, and after the last one: for each rank and chunk, the ranks whose numbers are summed in it."""
+    """states[step][rank][chunk]: the ranks whose numbers are summed in it, before each step and after the last one.
+
+    Raises InputError unless there are 2 to MOST_RANKS ranks.
+    """
     if not 2 <= ranks <= MOST_RANKS:
         raise InputError(f"a ring has from 2 to {MOST_RANKS} ranks here, got {ranks}")
     states = [[[frozenset([rank])] * ranks for rank in range(ranks)]]

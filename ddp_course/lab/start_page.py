@@ -1,4 +1,4 @@
-"""Write the page that `make lab` opens: the reader's progress, from the file that grader/progress.py keeps.
+"""Write the page that `make lab` opens: the reader's progress, from the file that grader/progress.py writes.
 
 python -m ddp_course.lab.start_page FOLDER        writes FOLDER/start_here.ipynb and prints its path
 """
@@ -31,9 +31,9 @@ table(Path())"""
 
 
 def table(folder: Path, root: Path = ROOT) -> Markdown:
-    """A row for each notebook of the course: finished or begun, predictions, warm-ups and exercises.
+    """A table with a row for each notebook: begun or finished, its predictions, warm-ups and exercises.
 
-    folder: where the progress is kept, one level below `root`; links are relative to it.
+    folder: that of the progress file, one level below `root`; links are relative to it.
     """
     lines = read(folder)
     rows = ["| notebook | what it answers | | predictions | exercises |", "|---|---|---|---|---|"]
@@ -49,14 +49,14 @@ def table(folder: Path, root: Path = ROOT) -> Markdown:
 
 
 def predictions(lines: list[dict]) -> str:
-    """The number of answered predictions among all, such as "2 of 3"."""
+    """How many of the notebook's questions have a prediction, such as "2 of 3"; "" if none was asked yet."""
     last = {line["question"]: line for line in lines if line["kind"] in ("predicted", "measured")}
     answered = sum(line.get("prediction") != NOT_PREDICTED for line in last.values())
     return f"{answered} of {len(last)}" if last else ""
 
 
 def checks(number: str, exercises: Path | None, lines: list[dict]) -> str:
-    """A link to the exercises of a notebook, and each question that was checked with its best state."""
+    """A link to a notebook's exercises, and each checked question: "passed" if it ever was, else its last state."""
     if exercises is None:
         return ""
     states: dict[str, list[str]] = {}
@@ -71,7 +71,7 @@ def checks(number: str, exercises: Path | None, lines: list[dict]) -> str:
 
 
 def summary(lines: list[dict]) -> str:
-    """A sentence with the totals and the last notebook."""
+    """A sentence: the numbers of finished notebooks and passed questions, and the last notebook used."""
     passed = {line["question"] for line in lines if line["kind"] == "checked" and line["state"] == "passed"}
     finished = {line["notebook"] for line in lines if line["kind"] == "finished"}
     names = [line["notebook"] for line in lines if line["notebook"]]
@@ -110,7 +110,7 @@ def write(folder: Path, root: Path = ROOT) -> Path:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line: one folder."""
+    """The command line, with one argument, the folder; the exit code is 2 for bad input."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         if len(arguments) != 1:

@@ -1,8 +1,8 @@
 """Compute from one rank's trace how the time of a training step is divided.
 
 The script names its parts with `record_function`: "step" around the whole step; "input", "forward", "backward" and
-"optimizer" inside. The trace adds the messages and the operations of the training thread. A message is *exposed*
-while the thread runs no operation: the step waits for it. Time in no part is idle.
+"optimizer" inside. The trace adds the messages and the operations of the training thread. Communication is *exposed*
+while the thread runs no operation: the step waits for it. Time in no part, and not exposed, is idle.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ Intervals = list[tuple[float, float]]  # sorted and disjoint
 
 
 def union(intervals) -> Intervals:
-    """Merge intervals that overlap or touch."""
+    """The times in any of the intervals: sorted, and merged where they overlap or touch."""
     merged: Intervals = []
     for start, end in sorted(intervals):
         if merged and start <= merged[-1][1]:
@@ -47,6 +47,7 @@ def difference(first: Intervals, second: Intervals) -> Intervals:
 
 
 def seconds(intervals: Intervals) -> float:
+    """The total length of the intervals."""
     return sum(end - start for start, end in intervals)
 
 
@@ -59,9 +60,9 @@ def steps_of(trace: Trace) -> list[Span]:
 
 
 def fastest(traces: Mapping[int, Trace]) -> dict[int, Trace]:
-    """Cut the traces to one step: that with the shortest time on its slowest rank.
+    """Cut the traces to one step: the one with the shortest time on its slowest rank.
 
-    An event belongs to the step in which it begins: on a busy machine gloo's thread may record a message's end late.
+    An event belongs to the step in which it begins, because on a busy machine gloo's thread may record its end late.
     """
     steps = list(zip(*(steps_of(trace) for trace in traces.values()), strict=True))
     best = min(steps, key=lambda ranks: max(step.end - step.start for step in ranks))
@@ -75,14 +76,17 @@ def fastest(traces: Mapping[int, Trace]) -> dict[int, Trace]:
 
 
 def part_intervals(trace: Trace, step: Span) -> dict[str, Intervals]:
-    """The intervals of each part of this step, and of its "messages"."""
+    """The intervals of each of `PARTS` in this step, and of its "messages"."""
     window = [(step.start, step.end)]
     inside = [span for span in trace.spans if span.start < step.end and span.end > step.start]
-    own = [span for span in inside if span.thread == step.thread]
-    work = union((span.start, span.end) for span in own if span.category == "cpu_op")
+    thread_spans = [span for span in inside if span.thread == step.thread]
+    operations = union((span.start, span.end) for span in thread_spans if span.category == "cpu_op")
     messages = intersection(union((span.start, span.end) for span in trace.messages), window)
-    exposed = difference(messages, work)
-    intervals = {name: difference(union((s.start, s.end) for s in own if s.name == name), exposed) for name in NAMED}
+    exposed = difference(messages, operations)
+    intervals = {
+        name: difference(union((span.start, span.end) for span in thread_spans if span.name == name), exposed)
+        for name in NAMED
+    }
     named = union([*exposed, *(interval for part in intervals.values() for interval in part)])
     return {**intervals, EXPOSED: exposed, IDLE: difference(window, named), "messages": messages}
 
@@ -90,13 +94,16 @@ def part_intervals(trace: Trace, step: Span) -> dict[str, Intervals]:
 def shares(trace: Trace) -> dict[str, float]:
     """Seconds per step of each of `PARTS`, of all "messages", and of the whole "step": medians over the steps."""
     steps = [part_intervals(trace, step) for step in steps_of(trace)]
-    rows = [{part: seconds(times) for part, times in parts.items()} for parts in steps]
+    rows = [{part: seconds(intervals) for part, intervals in parts.items()} for parts in steps]
     result = {part: median(row[part] for row in rows) for part in rows[0]}
     return result | {"step": median(step.end - step.start for step in steps_of(trace))}
 
 
 def hidden(trace: Trace) -> float:
-    """The share of this rank's communication time that overlaps with computation."""
+    """The share of this rank's communication time that overlaps with computation.
+
+    Raises InputError if its steps have no communication.
+    """
     times = shares(trace)
     if not times["messages"]:
         raise InputError(f"Rank {trace.rank}'s steps have no messages, so there is nothing to hide.")
@@ -104,7 +111,7 @@ def hidden(trace: Trace) -> float:
 
 
 def lane(trace: Trace, step: Span) -> list[dict]:
-    """The events of one step as `figures.rank_lanes` draws them: parts above, messages below, waiting hatched."""
+    """The events of one step for `figures.rank_lanes`: its parts, its messages by number, and the waits for them."""
     intervals = part_intervals(trace, step)
     events = [
         {"name": name, "kind": "compute", "start": start, "end": end}
@@ -112,10 +119,10 @@ def lane(trace: Trace, step: Span) -> list[dict]:
         for start, end in intervals[name]
     ]
     events += [{"name": "waits", "kind": "idle", "start": start, "end": end} for start, end in intervals[EXPOSED]]
-    sent = [span for span in trace.messages if step.start <= span.start < step.end]
-    latest = step.start
-    for number, span in enumerate(sorted(sent, key=lambda span: span.end)):
-        start = max(span.start, latest)  # after the previous message, which shares the link
-        latest = span.end
+    messages = [span for span in trace.messages if step.start <= span.start < step.end]
+    previous_end = step.start
+    for number, span in enumerate(sorted(messages, key=lambda span: span.end)):
+        start = max(span.start, previous_end)  # the previous message used the link until then
+        previous_end = span.end
         events.append({"name": f"{number}", "kind": "communication", "start": start, "end": span.end})
     return events

@@ -1,8 +1,8 @@
 """Read the traces that torch.profiler writes on every rank, align their clocks, and merge them for Perfetto.
 
 Each rank stamps its events by its own clock, and clocks of different machines disagree. No rank can end an all-reduce
-before every rank has started it, so each all-reduce bounds the offset of two clocks; its ends nearly coincide on all
-ranks, which gives an estimate of the offset.
+before every rank has started it, so each all-reduce bounds the offset of two clocks. Its ends nearly coincide on all
+ranks, so the difference of its end times estimates the offset.
 """
 
 import gzip
@@ -34,7 +34,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Trace:
-    """The trace of one rank: Chrome's events, and the microseconds to add to each time stamp."""
+    """The trace of one rank: events in Chrome's format, and the microseconds to add to each time stamp."""
 
     rank: int
     events: list[dict]
@@ -58,9 +58,9 @@ class Trace:
 
     @property
     def messages(self) -> list[Span]:
-        """The collectives as the backend ran them: on gloo's own threads, or on the GPU's stream of NCCL.
+        """The spans of the collectives as the backend ran them: on gloo's threads, or on NCCL's stream of the GPU.
 
-        With NCCL the CPU's thread has spans of the same names, which end when the kernels are queued.
+        With NCCL, spans of the same names on the CPU end when the kernels are queued; they are left out.
         """
         return [
             span
@@ -75,7 +75,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Clock:
-    """The offset of a rank's clock from the first rank's, in seconds: the estimate and its bounds."""
+    """How far a rank's clock is ahead of the first rank's, in seconds: the estimate and its bounds."""
 
     ahead: float
     low: float
@@ -88,7 +88,7 @@ class Clock:
 
 
 def read_traces(paths) -> dict[int, Trace]:
-    """Read the files of `export_chrome_trace` as {rank: trace}, shifted to one base time.
+    """Read files that `export_chrome_trace` wrote as {rank: trace}, sorted by rank and shifted to one base time.
 
     Raises InputError for a file that is not such a trace, and for two files of one rank.
     """
@@ -112,7 +112,10 @@ def read_traces(paths) -> dict[int, Trace]:
 
 
 def matched(traces: Mapping[int, Trace]) -> list[dict[int, Span]]:
-    """Match collectives over ranks: the k-th of a name and shape is the same. Returns {rank: span} each, by time."""
+    """{rank: span} of each collective that all ranks recorded, sorted by its start on the first rank.
+
+    The k-th span with a name and an input shape is taken for the same collective on all ranks.
+    """
     by_kind = {rank: defaultdict(list) for rank in traces}
     for rank, trace in traces.items():
         for span in trace.messages:
@@ -153,7 +156,10 @@ def aligned(traces: Mapping[int, Trace], clock_of_rank: Mapping[int, Clock]) -> 
 
 
 def lateness(traces: Mapping[int, Trace], kind: str = "all_reduce") -> dict[int, float]:
-    """Median seconds by which each rank starts such a collective after the first rank to start it; on one clock."""
+    """{rank: median seconds from the first start of a collective of this kind on any rank to its start on this one}.
+
+    The traces must be on one clock: see `aligned`. Raises InputError if they share no such collective.
+    """
     collectives = [spans for spans in matched(traces) if kind in spans[min(traces)].name]
     if not collectives:
         raise InputError(f"The traces share no {kind}.")
@@ -164,7 +170,10 @@ def lateness(traces: Mapping[int, Trace], kind: str = "all_reduce") -> dict[int,
 
 
 def transfers(traces: Mapping[int, Trace], kind: str = "all_reduce") -> list[float]:
-    """Seconds of each such collective from its start on the last rank, when it can begin, to its last end."""
+    """Seconds of each collective of this kind from its last start on any rank, when data can move, to its last end.
+
+    The traces must be on one clock: see `aligned`.
+    """
     collectives = [spans.values() for spans in matched(traces) if kind in spans[min(traces)].name]
     return [max(span.end for span in spans) - max(span.start for span in spans) for spans in collectives]
 
@@ -177,7 +186,7 @@ def save_merged(traces: Mapping[int, Trace], path: Path | str) -> int:
             event = event | {"pid": rank}
             if event.get("ph") == "M" and event["name"] == "process_name":
                 event["args"] = {"name": f"rank {rank}"}
-            if event.get("ph") in ("s", "t", "f"):  # arrows: their numbers count per rank
+            if event.get("ph") in ("s", "t", "f"):  # arrows, whose ids are unique only within a rank
                 event["id"] = f"{rank}.{event.get('id')}"
             if "ts" in event:
                 event["ts"] = float(event["ts"]) + trace.shift
