@@ -3,18 +3,11 @@
 A line is `step 12  loss 3.141593  gradient norm 0.27`: two spaces between the entries, one before each number.
 """
 
-from typing import Protocol
-
 from ddp_course.base.errors import InputError
+from ddp_course.launcher import Run
 
 
-class HasLines(Protocol):
-    """A finished run with the printed lines of each rank."""
-
-    lines: dict[int, list[str]]
-
-
-def printed(run: HasLines, name: str, rank: int = 0) -> dict[int, float]:
+def printed(run: Run, name: str, rank: int = 0) -> dict[int, float]:
     """{step: number} for every line of `rank` that gives `name`, such as "loss", in the order of printing.
 
     Raises InputError if there is none.
