@@ -4,7 +4,7 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from ddp_course.base.errors import InputError
 from ddp_course.base.quantity import format_number
-from ddp_course.lab.figures.style import DARK, MUTED, WIDTH, ink_on, new_figure, rank_colour, text_width
+from ddp_course.lab.figures.style import DARK, MUTED, WIDTH, ink_on, new_canvas, rank_colour, text_width
 
 COMBINED = "#DEDEDE"
 FONT = 10.5  # points
@@ -45,11 +45,7 @@ def collective(name: str, before: dict, after: dict, title: str):
     if combined:
         height += 0.22
 
-    figure, axes = new_figure(title, height)
-    figure.set_layout_engine("none")
-    axes.set_position((0, 0, 1, height / figure.get_figheight()))
-    axes.set(xlim=(0, WIDTH), ylim=(height, 0))  # one unit is one inch
-    axes.axis("off")
+    figure, axes = new_canvas(title, height)
     texts = {format_number(v) for rows in (left, right) for cells in rows.values() for v in cells if v is not None}
     widest = max((text_width(figure, text, FONT) / figure.dpi for text in texts), default=0.1)
     room = (WIDTH - LABELS - ARROW - MARGIN) / sum(columns)

@@ -3,7 +3,7 @@
 from matplotlib.patches import Rectangle
 
 from ddp_course.base.errors import InputError
-from ddp_course.lab.figures.style import DARK, MUTED, WIDTH, ink_on, new_figure, rank_colour, text_width
+from ddp_course.lab.figures.style import DARK, MUTED, WIDTH, ink_on, new_canvas, rank_colour, text_width
 
 LABELS, MARGIN, GAP = 0.75, 0.12, 0.08  # inches
 HEAD, BOX, LANE = 0.28, 0.36, 0.82  # inches: the row of numbers, a box, a lane with the text below its boxes
@@ -24,11 +24,7 @@ def collectives_started(started: dict, then: dict, title: str, last: int = 5):
     ranks, most = sorted(started), max(len(texts) for texts in started.values())
     first, columns = max(0, most - last), max(1, min(most, last))
     height = HEAD + LANE * len(ranks)
-    figure, axes = new_figure(title, height)
-    figure.set_layout_engine("none")
-    axes.set_position((0, 0, 1, height / figure.get_figheight()))
-    axes.set(xlim=(0, WIDTH), ylim=(height, 0))  # one unit is one inch
-    axes.axis("off")
+    figure, axes = new_canvas(title, height)
     width = (WIDTH - LABELS - MARGIN) / columns
     for column in range(columns):
         middle = LABELS + (column + 0.5) * width

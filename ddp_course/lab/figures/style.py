@@ -124,6 +124,16 @@ def new_figure(title: str, height: float, **subplots):
     return figure, figure.subplots(**subplots)
 
 
+def new_canvas(title: str, height: float):
+    """A figure and its axes without a frame, in inches: x from 0 to WIDTH, y from 0 at the top to `height`."""
+    figure, axes = new_figure(title, height)
+    figure.set_layout_engine("none")
+    axes.set_position((0, 0, 1, height / figure.get_figheight()))
+    axes.set(xlim=(0, WIDTH), ylim=(height, 0))
+    axes.axis("off")
+    return figure, axes
+
+
 def text_width(figure, text: str, size: float) -> float:
     """The width of `text` in pixels, in the figure's font at `size` points."""
     probe = figure.text(0, 0, text, fontsize=size)

@@ -8,6 +8,7 @@ from ddp_course.base.quantity import is_number
 from ddp_course.lab.figures.style import DARK, MUTED, PALE, ink_on, label_inside, new_figure, rank_colour, text_width
 
 KINDS = ("compute", "communication", "idle")
+HATCHED = {"hatch": "////", "edgecolor": "#C2C2C2"}  # idle
 LANE = 0.46  # inches of a lane
 LABEL = 8  # points
 SPARSE = 40  # the most events of one kind in a lane for which each is drawn at least one pixel wide
@@ -21,9 +22,8 @@ def _events_by_rank(group: str, source) -> dict[int, list[dict]]:
     source: see `rank_lanes`. Raises InputError for a malformed event, or if there are none.
     """
     results = getattr(source, "results", source)
-    items = results.items() if isinstance(results, dict) else enumerate(results)
     lanes = {}
-    for rank, result in items:
+    for rank, result in results.items():
         events = result.get("events") if isinstance(result, dict) else result
         if not isinstance(events, list):
             raise InputError(f"Rank {rank} of {group!r} has no list of events, got {type(events).__name__}.")
@@ -115,9 +115,9 @@ def _draw_lane(figure, axes, row: int, rank: int, events: list[dict], scale: flo
         least_width = pixel if len(events_of_kind) <= SPARSE else 0
         spans = [(e["start"] * scale, max((e["end"] - e["start"]) * scale, least_width)) for e in events_of_kind]
         # A white edge separates neighbours, but would cover a bar of a few pixels.
-        edges = [0.7 if width > 4 * pixel else 0 for _, width in spans]
-        hatch = {"hatch": "////", "edgecolor": "#C2C2C2"} if kind == "idle" else {"edgecolor": "white"}
-        axes.broken_barh(spans, (row + top, height), facecolor=colour, linewidth=edges, **hatch)
+        edge_widths = [0.7 if width > 4 * pixel else 0 for _, width in spans]
+        edge = HATCHED if kind == "idle" else {"edgecolor": "white"}
+        axes.broken_barh(spans, (row + top, height), facecolor=colour, linewidth=edge_widths, **edge)
         for event, (start, width) in zip(events_of_kind, spans, strict=True):
             if widths[event["name"]] + 6 <= width / pixel:
                 ink = MUTED if kind == "idle" else ink_on(colour)
@@ -133,7 +133,7 @@ def _legend(figure, groups: dict) -> None:
     for kind in KINDS:
         if kind not in kinds:
             continue
-        hatch = {"hatch": "////", "edgecolor": "#C2C2C2"} if kind == "idle" else {}
+        hatch = HATCHED if kind == "idle" else {}
         patches = [Patch(facecolor=_colour(rank, kind), **hatch) for rank in (ranks[:4] if kind == "compute" else [0])]
         handles.append(tuple(patches))
         labels.append("waits" if kind == "idle" else kind)
