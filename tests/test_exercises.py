@@ -11,7 +11,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from ddp_course.authoring import commands as authoring
 from ddp_course.authoring.notebook_run import NotebookFailed, output_texts, prepare_folder, read_notebook, run_notebook
 from ddp_course.base.errors import InputError
-from ddp_course.grader.check import names
+from ddp_course.grader.exercises import names
 
 HANG = 1200  # seconds of a cell, on however busy a machine
 EXERCISES = authoring.select(authoring.ROOT, ("exercises",), [])

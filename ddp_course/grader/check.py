@@ -21,13 +21,11 @@ from ddp_course.base.command import run_command
 from ddp_course.base.errors import InputError
 from ddp_course.base.parser import Parser
 from ddp_course.grader.answer_record import JobRecord
-from ddp_course.grader.exercises import load, names
+from ddp_course.grader.exercises import load
 from ddp_course.grader.judge import grade
 from ddp_course.grader.progress import note
 from ddp_course.grader.verdict import Hint, NotPassed, Verdict
 from ddp_course.grader.warm_up import STRICT_VARIABLE
-
-__all__ = ["check", "given_script", "hint", "load", "main", "names", "run_variants"]
 
 BAD_COMMAND = 64  # as in sysexits.h; argparse's own 2 means "not attempted" here
 
