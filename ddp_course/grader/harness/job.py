@@ -30,7 +30,7 @@ class Job:
     may_fail   the run may fail and is not judged
     driver     call drive(function, *arguments) in the exercise's driver.py instead of the function. drive() calls the
                function, can give it arguments that cannot be pickled (models, functions), and observes it. Of the
-               course, driver.py imports only harness/ and modules of its own folder.
+               grader, driver.py imports only harness/.
     loads      modules to load once, before the ranks are forked: DDP and torch.optim need "torch._dynamo", which
                each rank would load for itself
     """

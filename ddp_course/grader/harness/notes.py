@@ -26,8 +26,12 @@ KEPT_OUTPUT = 16_384  # bytes from the start and from the end of what a rank pri
 
 @dataclass(frozen=True)
 class Operation:
-    """A collective, send or recv that a rank started: `bytes` it handed over (recv: took), the `peer` of a send or
-    recv, the `line` of the answer."""
+    """A collective, send or recv that a rank started.
+
+    bytes   that the rank passed to it; of a recv, the size of its buffer
+    peer    the other rank of a send or recv, as a global rank
+    line    of the answer's file; None if it was called elsewhere
+    """
 
     op: str
     bytes: int
