@@ -3,7 +3,7 @@
     from ddp_doctor.explain import explain_text
     print(explain_text(text))
 
-Imports nothing but the standard library, so that it also runs where no torch is, such as in a browser.
+Imports nothing but the standard library, so that it also runs without torch, such as in a browser.
 """
 
 from pathlib import Path
@@ -18,17 +18,18 @@ __all__ = ["as_json", "explain_logs", "explain_text", "log_files", "page"]
 
 
 def explain_logs(logs: list[Log]) -> tuple[Explanation, Facts]:
+    """The explanation of the first failure in the logs of one job, and the facts that it is based on."""
     facts = read(logs)
     return explain(facts), facts
 
 
 def explain_text(text: str) -> str:
-    """The page on one pasted text."""
+    """The page that explains one pasted text."""
     return page(*explain_logs([Log(text)]))
 
 
 def log_files(path: Path) -> list[Log]:
-    """The log at a path, or those under a folder, such as torchrun's --log-dir; the last attempts come last."""
+    """The log at a path, or those under a folder, such as torchrun's --log-dir, sorted by path."""
     files = [path]
     if path.is_dir():
         suffixes = (".log", ".txt", ".out", ".err", "")

@@ -1,7 +1,7 @@
 """Names the ranks that are to blame for the first failure in the logs, as far as a log can tell.
 
-A rank with an error of its own comes before the ranks that only waited or lost contact; then a rank that was killed;
-then a rank that is missing among those that waited, or whose collectives are behind.
+Its rules are tried in order: an error of a rank's own code; a rank that was killed; ranks that a message names; ranks
+that are behind or absent where others only waited or lost contact.
 """
 
 import re
@@ -24,16 +24,16 @@ NAMED_RANKS = re.compile(
 
 def explain(facts: Facts) -> Explanation:
     """The explanation of the first failure in the logs; its message is None if they hold none."""
-    rules = (
+    rules = (  # each returns None where it does not apply
         _first_cause,
         _killed,
         _named_by_a_message,
-        _left_with_a_code,
+        _exited_with_a_code,
         _network,
         nccl_waits,
         lost_contact,
-        _reported,
-        _warned,
+        _launcher_report,
+        _warning,
     )
     for rule in rules:
         if explanation := rule(facts):
@@ -46,16 +46,16 @@ def explain(facts: Facts) -> Explanation:
 
 def _first_cause(facts: Facts) -> Explanation | None:
     causes = [event for event in facts.by_role("cause", "setup") if event.message.name not in COLLECTIVES_OF_MESSAGES]
-    strong = [event for event in causes if event.message.name != "stopped from outside"]
-    if not strong:
+    errors = [event for event in causes if event.message.name != "stopped from outside"]
+    if not errors:
         return _stopped(facts)
-    first, in_order = earliest(strong)
-    same = [event for event in strong if alike(event, first)]
-    ranks = sorted({event.rank for event in same if event.rank is not None})
-    blamed, sentence, unknown = (), _in_short(first), []
-    if first.message.name in ("collectives differ", "time limit of the scheduler"):
-        if first.message.name == "collectives differ":
-            unknown.append("which of the two collectives is the wrong one")
+    first, in_order = earliest(errors)
+    ranks = sorted({event.rank for event in errors if alike(event, first) and event.rank is not None})
+    blamed, sentence, unknown = (), _one_line(first), []
+    if first.message.name == "time limit of the scheduler":
+        pass  # no rank is to blame
+    elif first.message.name == "collectives differ":
+        unknown.append("which of the two collectives is the wrong one")
     elif first.message.name == "sizes differ":
         sentence = f"{who(ranks)} got a tensor of another size than expected, and gloo aborted"
         unknown.append("whether the rank that sent or the one that received is wrong")
@@ -64,8 +64,8 @@ def _first_cause(facts: Facts) -> Explanation | None:
         every = len(ranks) > 1 and set(ranks) >= facts.ranks and len(ranks) >= (facts.world_size or 0)
         sentence = f"{'every rank' if every else who(ranks)}{' raised' if first.frames else ':'} {sentence}"
     elif first.message.role != "setup" or len(facts.ranks) > 1:
-        unknown.append("which rank printed it: no rank stands before the line")
-    others = [event for event in strong if not alike(event, first) and event.rank not in ranks]
+        unknown.append("which rank printed it: the line does not begin with a rank")
+    others = [event for event in errors if not alike(event, first) and event.rank not in ranks]
     if others and not in_order:
         blamed = tuple(sorted({*blamed, *(event.rank for event in others if event.rank is not None)}))
         unknown.append("which of the errors came first: the logs have no times to compare")
@@ -84,69 +84,71 @@ def _stopped(facts: Facts) -> Explanation | None:
     if not signals or earliest([*signals, *facts.by_role("symptom")])[0] not in signals:
         return None
     first, _ = earliest(signals)
-    return Explanation(first.message, (), _in_short(first), first.line, first.frame, first.text)
+    return Explanation(first.message, (), _one_line(first), first.line, first.frame, first.text)
 
 
 def _killed(facts: Facts) -> Explanation | None:
-    died = {}
+    killed = {}
     for rank, (code, line) in facts.exit_codes.items():
         code = 128 - code if code > 128 else code  # a shell's 137 is SIGKILL
-        if code < 0 and code not in (-6, -15, -2) and facts.pids.get(rank) not in facts.signalled_pids:
-            died[rank] = (code, line)
-    if not died:
+        ended_for_another = code in (-6, -15, -2) or facts.pids.get(rank) in facts.signalled_pids  # ABRT, TERM, INT
+        if code < 0 and not ended_for_another:
+            killed[rank] = (code, line)
+    if not killed:
         return None
-    code, line = next(iter(died.values()))
-    ranks = tuple(sorted(rank for rank in died if rank is not None))
+    code, line = next(iter(killed.values()))
+    ranks = tuple(sorted(rank for rank in killed if rank is not None))
     name = {-9: "SIGKILL", -11: "SIGSEGV", -7: "SIGBUS", -4: "SIGILL", -8: "SIGFPE"}.get(code, "a signal")
     sentence = f"{who(ranks)} was killed by {name} (exit code {code})" if ranks else f"a process was killed by {name}"
     sentence = sentence.replace(" was ", " were ") if len(ranks) > 1 else sentence
     unknown = [] if ranks else ["which rank it was"]
-    message = BY_NAME["killed"] if code == -9 else BY_NAME["loader worker killed"] if code == -7 else BY_NAME["crashed"]
+    message = BY_NAME[{-9: "killed", -7: "loader worker killed"}.get(code, "crashed")]
     return Explanation(message, ranks, sentence, line, quote=line.text.strip(), cannot_know=unknown)
 
 
 def _named_by_a_message(facts: Facts) -> Explanation | None:
-    named = [event for event in facts.events if event.message.name in COLLECTIVES_OF_MESSAGES]
-    for event in sorted(named, key=lambda event: (NAMED_RANKS.search(event.text) is None, event.frame is None)):
-        numbers = NAMED_RANKS.search(event.text)
-        text = next(filter(None, numbers.groups())) if numbers else ""
-        ranks = tuple(int(number) for number in re.findall(r"\d+", text))
-        sentence = f"{who(ranks)} did not come to {COLLECTIVES_OF_MESSAGES[event.message.name]}"
-        if event.rank is not None and event.frame:
-            sentence += f", which {who([event.rank])} called"
-        unknown = [f"what {who(ranks)} did instead"]
-        return Explanation(event.message, ranks, sentence, event.line, event.frame, event.text, cannot_know=unknown)
-    return None
+    events = [event for event in facts.events if event.message.name in COLLECTIVES_OF_MESSAGES]
+    if not events:
+        return None
+    event = min(events, key=lambda event: (NAMED_RANKS.search(event.text) is None, event.frame is None))
+    match = NAMED_RANKS.search(event.text)
+    text = next(filter(None, match.groups())) if match else ""
+    ranks = tuple(int(number) for number in re.findall(r"\d+", text))
+    sentence = f"{who(ranks)} did not come to {COLLECTIVES_OF_MESSAGES[event.message.name]}"
+    if event.rank is not None and event.frame:
+        sentence += f", which {who([event.rank])} called"
+    unknown = [f"what {who(ranks)} did instead"]
+    return Explanation(event.message, ranks, sentence, event.line, event.frame, event.text, cannot_know=unknown)
 
 
-def _left_with_a_code(facts: Facts) -> Explanation | None:
-    silent = {
+def _exited_with_a_code(facts: Facts) -> Explanation | None:
+    exited = {
         rank: (code, line)
         for rank, (code, line) in facts.exit_codes.items()
         if rank is not None and 0 < code <= 128 and not any(event.rank == rank for event in facts.events)
     }
-    if not silent or not facts.by_role("symptom"):
+    if not exited or not facts.by_role("symptom"):
         return None
-    code, line = next(iter(silent.values()))
-    ranks = tuple(sorted(silent))
+    code, line = next(iter(exited.values()))
+    ranks = tuple(sorted(exited))
     sentence = f"{who(ranks)} left with exit code {code}, and no error of its own is in this log"
     return Explanation(BY_NAME["left with an exit code"], ranks, sentence, line, quote=line.text.strip())
 
 
 def _network(facts: Facts) -> Explanation | None:
     events = facts.by_role("network")
-    waited = [event for event in facts.by_role("symptom") if event.message.name == "NCCL: timeout"]
-    if not events or (waited and waited[0].line.number < events[0].line.number):
+    timeouts = [event for event in facts.by_role("symptom") if event.message.name == "NCCL: timeout"]
+    if not events or (timeouts and timeouts[0].line.number < events[0].line.number):
         return None
     first = min(events, key=lambda event: MESSAGES.index(event.message))  # the most specific
     ranks = sorted({event.rank for event in events if event.rank is not None})
-    text = _in_short(first)
+    text = _one_line(first)
     sentence = f"{who(ranks)} could not communicate: {text}" if ranks else text
     unknown = ["whether the network is at fault, or a rank that had ended before: the first rank to end would show it"]
     return Explanation(first.message, (), sentence, first.line, first.frame, first.text, cannot_know=unknown)
 
 
-def _reported(facts: Facts) -> Explanation | None:
+def _launcher_report(facts: Facts) -> Explanation | None:
     """Explains logs that hold the report of torchrun or srun, but no error of a rank."""
     if facts.summary is None and not facts.exit_codes:
         return None
@@ -167,7 +169,7 @@ def _reported(facts: Facts) -> Explanation | None:
     return Explanation(message, (), sentence, line, quote=line.text.strip(), cannot_know=[unknown])
 
 
-def _warned(facts: Facts) -> Explanation | None:
+def _warning(facts: Facts) -> Explanation | None:
     warnings = facts.by_role("warning")
     if not warnings:
         return None
@@ -175,7 +177,7 @@ def _warned(facts: Facts) -> Explanation | None:
     return Explanation(warnings[0].message, (), sentence, warnings[0].line, quote=warnings[0].text)
 
 
-def _in_short(event: Event) -> str:
+def _one_line(event: Event) -> str:
     """The error in one line: its first line and, where that one does not say what happened, the line that does."""
     first, *rest = event.text.split("\n")
     if "Last error:" in rest:  # NCCL's

@@ -1,4 +1,4 @@
-"""Collects from logs the errors, messages, exit codes and waits of the ranks."""
+"""What is read from logs: errors, messages, exit codes and timeouts of the ranks; and the explanation of a failure."""
 
 import re
 from dataclasses import dataclass, field
@@ -13,6 +13,8 @@ EXCEPTION = BY_NAME["exception"]
 
 @dataclass
 class Event:
+    """A known message or an exception in a log: `text` is the message, `frames` are those of its traceback."""
+
     line: Line
     rank: int | None
     message: Message
@@ -21,35 +23,35 @@ class Event:
 
     @property
     def frame(self) -> tuple[str, int] | None:
-        """The innermost line of the user's own code."""
+        """(file, line) of the innermost frame of the user's own code, else of all frames; None if there is none."""
         own = [frame for frame in self.frames if not LIBRARY.search(frame[0])]
         return (own or list(self.frames) or [None])[-1]
 
 
 @dataclass
 class Wait:
-    """NCCL's watchdog on a rank: the collective that it waited in, its group, and how far the rank had come."""
+    """A timeout that NCCL's watchdog reports: the collective that its rank waited in, and the rank's progress."""
 
     line: Line
-    number: int
+    number: int  # of the collective in its group
     operation: str
     elements: int | None
-    seconds: float
+    seconds: float  # the timeout
     group: str = ""
-    enqueued: int | None = None
-    completed: int | None = None
+    enqueued: int | None = None  # number of the last collective that the rank has started
+    completed: int | None = None  # and of the last that has ended
 
 
 @dataclass
 class Facts:
     logs: list[Log]
-    later_attempts: bool = False  # logs of what torchrun started again are left out
+    later_attempts: bool = False  # whether there are logs of restarts by torchrun, which are not read
     events: list[Event] = field(default_factory=list)
     exit_codes: dict[int | None, tuple[int, Line]] = field(default_factory=dict)  # negative: a signal
     pids: dict[int, int] = field(default_factory=dict)  # rank -> pid
     signalled_pids: set[int] = field(default_factory=set)  # pids to which torchrun sent a signal
-    waits: dict[int, Wait] = field(default_factory=dict)
-    ranks: set[int] = field(default_factory=set)  # all that the logs speak of
+    waits: dict[int, Wait] = field(default_factory=dict)  # by rank
+    ranks: set[int] = field(default_factory=set)  # all that the logs mention
     world_size: int | None = None
     noticed_first: int | None = None  # torchrun's "root cause"
     summary: Line | None = None  # where torchrun reports a failure
@@ -60,9 +62,13 @@ class Facts:
 
 @dataclass
 class Explanation:
-    """`ranks` are to blame for the first failure: () if the log cannot tell. `line` is what it rests on.
+    """What failed first, and what the log tells of it.
 
-    roles   rank -> what it did
+    message      the first failure; None if there is none
+    ranks        that are to blame for it: () if none is, or if the log cannot tell
+    line, quote  of the log, on which the explanation is based
+    roles        rank that is not to blame -> what it did
+    cannot_know  what the log does not tell
     """
 
     message: Message | None
@@ -76,7 +82,7 @@ class Explanation:
 
 
 def earliest(events: list[Event]) -> tuple[Event, bool]:
-    """The first in time, and whether the logs tell the order: by times, else by the order of the lines of one log."""
+    """(the first event, whether its being first is known): by times, else by the order of the lines of one log."""
     if len({id(event.line.log) for event in events}) == 1:
         timed = all(event.line.time is not None for event in events)
         return min(events, key=lambda event: (event.line.time if timed else 0, event.line.number)), True
@@ -86,6 +92,7 @@ def earliest(events: list[Event]) -> tuple[Event, bool]:
 
 
 def alike(event: Event, other: Event) -> bool:
+    """Whether two events have the same message or, as exceptions without one, the same first line."""
     if event.message is EXCEPTION or other.message is EXCEPTION:
         return event.text.partition("\n")[0] == other.text.partition("\n")[0]
     return event.message is other.message

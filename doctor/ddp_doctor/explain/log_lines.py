@@ -1,11 +1,11 @@
-"""The lines of pasted logs: without colours and prefixes, with the rank, the time and the source of each."""
+"""The lines of logs: without colours and prefixes, with the rank, the time and the process of each."""
 
 import re
 from dataclasses import dataclass
 from pathlib import PurePath
 
-LONGEST = 4000  # characters of a line that are read; a log pasted without its line breaks is folded before
-ESCAPED = "Traceback (most recent call last):\\n"  # in a line of JSON
+MAX_LINE = 4000  # characters of a line that are read, after FOLD has split a log that lost its line breaks
+ESCAPED = "Traceback (most recent call last):\\n"  # a traceback in a line of JSON
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[()][A-Z0-9]|\x1b\][^\x07]{0,200}\x07")
 FOLD = re.compile(
     r"(?<=[^\n:]) +(?=(?:\[rank\d+\]:|\[[EWF]\d* ?\d*:?\S* \w+\.cpp:\d+\]|Traceback \(most recent|terminate called|"
@@ -48,17 +48,24 @@ ATTEMPT_IN_PATH = re.compile(r"attempt_(\d+)[/\\]")
 
 @dataclass
 class Line:
-    """A line that may matter. `rank` is the number in the job, as far as the line or its file says so; `stream` is what
-    is the same for all lines of a process; `time` is in seconds of a year, None if the line has none."""
+    """A line without its prefixes.
+
+    number  in the pasted text, from 1
+    stream  what the prefixes of all lines of one process have in common
+    rank    in the job, if the line or its file's name has it
+    task    the launcher's number of the process (srun, mpirun, torchrun --tee): a rank or, on several machines, not
+    time    in seconds since the year began
+    warns   whether it is a warning of torch's C++ code
+    """
 
     log: "Log"
-    number: int  # from 1
+    number: int
     text: str
     stream: tuple[str, ...]
     rank: int | None = None
-    task: int | None = None  # srun's, mpirun's or torchrun's own number of the process: the rank, or that of a machine
+    task: int | None = None
     time: float | None = None
-    warns: bool = False  # a line of torch's C++ part that is a warning
+    warns: bool = False
 
     @property
     def where(self) -> str:
@@ -73,31 +80,31 @@ class Log:
         self.name = name
         self.rank = int(in_path[1] or in_path[2]) if in_path else None
         self.attempt = int(attempt[1]) if attempt else None
-        self.hosts: set[str] = set()  # labels that were seen before a line of a traceback
+        self.hosts: set[str] = set()  # host names that were prefixes of lines of tracebacks
         text = text.replace("\0", "")
         if "\x1b" in text:
             text = COLOURS.sub("", text)
-        self.text = text.replace("\r\n", "\n").replace("\r", "\n")  # a progress bar may stand before an error
+        self.text = text.replace("\r\n", "\n").replace("\r", "\n")  # a progress bar may precede an error
         self.lines: list[str] = []
-        self.numbers: list[int] = []  # of the lines; a long one may have been folded into several
+        self.numbers: list[int] = []  # of the lines in the text, of which a long one becomes several
         indent, escaped = _common_indent(self.text), ESCAPED in self.text
         for number, line in enumerate(self.text.split("\n"), 1):
             line = line[indent:] if indent and line[:indent].isspace() else line
-            parts = [line] if len(line) < 1000 else FOLD.sub("\n", line[: 64 * LONGEST]).split("\n")
+            parts = [line] if len(line) < 1000 else FOLD.sub("\n", line[: 64 * MAX_LINE]).split("\n")
             if escaped and ESCAPED in line:
-                parts = line[: 64 * LONGEST].replace("\\n", "\n").split("\n")
-            self.lines += [part[:LONGEST] for part in parts]
+                parts = line[: 64 * MAX_LINE].replace("\\n", "\n").split("\n")
+            self.lines += [part[:MAX_LINE] for part in parts]
             self.numbers += [number] * len(parts)
 
     def line(self, index: int) -> Line:
         """The line without its prefixes."""
         text, groups, stream, time, warns = self.lines[index], {}, [self.name], None, False
         while match := self._prefix(text):
-            own = {name.rstrip("_"): value for name, value in match.groupdict().items() if value}
-            self.hosts |= {own["host"]} if "host" in own else set()
-            stream += [own[name] for name in IDENTITIES if name in own]
-            time = time or _seconds_of(own)
-            groups |= own
+            values = {name.rstrip("_"): value for name, value in match.groupdict().items() if value}
+            self.hosts |= {values["host"]} if "host" in values else set()
+            stream += [values[name] for name in IDENTITIES if name in values]
+            time = time or _seconds_of(values)
+            groups |= values
             text = text[match.end() :]
         if stamp := GLOG.search(text):
             time = time or _seconds_of(stamp.groupdict())
@@ -121,13 +128,13 @@ class Log:
 
 
 def _common_indent(text: str) -> int:
-    """How far a text was indented where it was pasted."""
+    """The number of blanks with which all lines begin, of the first 10,000 characters."""
     lines = [line for line in text[:10_000].split("\n") if line.strip()]
     return min((len(line) - len(line.lstrip()) for line in lines), default=0)
 
 
 def _seconds_of(groups: dict[str, str]) -> float | None:
-    """Seconds since the year began, by months of 31 days: good for an order, and within a day for a difference."""
+    """Seconds since the year began, with months of 31 days: enough to sort by."""
     clock = groups.get("clock") or groups.get("us_clock") or groups.get("long_clock")
     if clock is None:
         return None
@@ -143,13 +150,13 @@ def _seconds_of(groups: dict[str, str]) -> float | None:
 
 
 def short_name(path: str) -> str:
-    """attempt_0/1/stderr.log: the last parts of a path, as many as tell the ranks apart."""
+    """The last part of a path; of torchrun's files the last three, such as attempt_0/1/stderr.log."""
     parts = PurePath(path).parts
     return "/".join(parts[-3:] if re.fullmatch(r"std(?:out|err)\.log", parts[-1] if parts else "") else parts[-1:])
 
 
 def who(ranks) -> str:
-    """rank 1; ranks 0 and 3; ranks 0-5 and 7."""
+    """rank 1; ranks 0 and 3; ranks 0-5 and 7; a process, if there are none."""
     runs = []
     for rank in sorted(ranks):
         if runs and rank == runs[-1][1] + 1:
@@ -163,7 +170,7 @@ def who(ranks) -> str:
 
 
 def shortened(text: str, width: int = 160) -> str:
-    """The first line, without the rank, and the place in the source of gloo or NCCL's group where it was raised."""
+    """The first line, up to `width` characters, without rank, group and place in gloo's or NCCL's source."""
     first = re.sub(r"\[(?:\S+\.(?:cc|cpp):\d+|PG [^\]]*|Rank \d+|c10d)\]:? ", "", text.strip().partition("\n")[0])
     first = re.sub(r"NCCL error in: \S+, ", "NCCL error: ", first).strip()
     return first if len(first) <= width else first[:width] + "..."

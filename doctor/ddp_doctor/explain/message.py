@@ -1,11 +1,11 @@
 """A message that failing jobs print: how it is recognised, what it means, and the first thing to do.
 
-`role` says what a message tells of the rank that prints it:
+`role` is what a message implies about the rank that prints it:
 
-    cause     it began here
+    cause     the failure began on this rank
     setup     the start, the environment or the machine is wrong; several ranks may print it
-    network   a connection did not come about: the network, or a rank that was not there
-    symptom   the rank lost contact, or waited: the fault is somebody else's, or nobody's
+    network   a connection failed: because of the network, or of a rank that did not run
+    symptom   the rank lost contact, or waited: another rank is at fault, or none
     warning   no failure by itself
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 class Message:
     role: str
     name: str
-    texts: tuple[str, ...]  # as printed; one of them is enough
+    texts: tuple[str, ...]  # as printed; a line with one of them has the message
     cause: str
     first_step: str
     next_command: str = ""  # a key of report.NEXT_COMMANDS

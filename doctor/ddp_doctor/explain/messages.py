@@ -1,4 +1,4 @@
-"""The known messages. The order of the rows counts: the first that fits names a line.
+"""The known messages. A line has the first message that fits, so the order of the rows counts.
 
 To add a message, add a row to one of the three tables, and a log that has it to tests/logs.
 """
@@ -13,8 +13,8 @@ BY_NAME = {message.name: message for message in MESSAGES}
 ABOUT_PEERS = ("monitored barrier", "gloo: no connection", "store: no connection")
 SYMPTOMS = tuple(
     text for message in MESSAGES if message.role == "symptom" or message.name in ABOUT_PEERS for text in message.texts
-)  # what a rank says when the fault is somebody else's: gloo, the store, NCCL
+)  # of gloo, the store and NCCL, which a rank prints when another rank is at fault
 
 
-def recognise(text: str) -> Message | None:
-    return next((message for message in MESSAGES if any(each in text for each in message.texts)), None)
+def recognise(line: str) -> Message | None:
+    return next((message for message in MESSAGES if any(text in line for text in message.texts)), None)

@@ -15,7 +15,7 @@ CONTACT = [
     setup(
         "rendezvous: timeout",
         ("RendezvousTimeoutError", "RendezvousClosedError"),
-        "not all machines came to the rendezvous in time, or it was over when this one came",
+        "not all machines joined the rendezvous in time, or it was closed when this one joined",
         "Start torchrun on all machines, with the same --nnodes, --rdzv-id and --rdzv-endpoint.",
         "meet",
     ),
@@ -29,7 +29,7 @@ CONTACT = [
         "gloo: no connection",
         ("Gloo connectFullMesh failed",),
         "a rank could not connect to the others: one of them is gone, or never came. After a restart by torchrun, "
-        "gloo reads the addresses of the attempt before",
+        "gloo reads the addresses of the previous attempt",
         "After a restart set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1; else look for the rank that is missing.",
         "meet",
     ),

@@ -43,9 +43,9 @@ SCRIPTS = [
         "time limit of the scheduler",
         ("DUE TO TIME LIMIT", "DUE to TIME LIMIT", "DUE TO PREEMPTION", "DUE TO NODE FAILURE"),
         "the scheduler ended the job: its time was over, it was preempted, or a machine failed",
-        "Save in time: `#SBATCH --signal=B:USR2@600`, a checkpoint, and a start that resumes.",
+        "Save a checkpoint before the limit (`#SBATCH --signal=B:USR2@600`), and let the next job resume from it.",
     ),
-    # --- who did not come, said in so many words
+    # --- collectives that do not fit, and ranks that did not join one
     cause(
         "monitored barrier",
         ("failed to pass monitoredBarrier",),
@@ -88,7 +88,7 @@ SCRIPTS = [
         "graph changed",
         ("your training graph has changed in this iteration",),
         "static_graph=True promised that every step uses the same parameters, and a step did not",
-        "Drop static_graph=True, or take the branch on every step.",
+        "Drop static_graph=True, or use the same parameters in every step.",
     ),
     cause(
         "unused parameters",
@@ -128,7 +128,7 @@ SCRIPTS = [
     cause(
         "keys with module.",
         ('"module.', "Missing key(s) in state_dict", "Unexpected key(s) in state_dict"),
-        "the names in the file and in the model differ; `module.` comes from a DDP wrapper, `_orig_mod.` from compile",
+        "the names in the file and in the model differ; `module.` is DDP's prefix, `_orig_mod.` torch.compile's",
         "Save model.module.state_dict(), or load with {key.removeprefix('module.'): value for key, value in ...}.",
     ),
     cause(
@@ -201,5 +201,5 @@ SCRIPTS = [
         "main() by @record (torch.distributed.elastic.multiprocessing.errors): the report then has the traceback.",
         "run",
     ),
-    cause("exception", (), "", "Mend that line; the other ranks' errors follow from it."),
+    cause("exception", (), "", "Fix that line; the other ranks' errors follow from it."),
 ]

@@ -15,12 +15,12 @@ START = [
         "two ranks on one GPU",
         ("Duplicate GPU detected",),
         "two ranks use the same GPU, which NCCL refuses",
-        "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) first of all, and at most as many ranks as GPUs.",
+        "Call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) first; start at most as many ranks as GPUs.",
     ),
     setup(
         "port in use",
         ("EADDRINUSE", "Address already in use", "address already in use"),
-        "another process listens on the port of the rendezvous: a second job on this machine, or the rest of the last",
+        "another process listens on the port of the rendezvous: a second job, or a process left over from the last one",
         "Start with `torchrun --standalone`, which takes a free port, or another --master-port for each job.",
     ),
     setup(
@@ -82,21 +82,21 @@ START = [
     cause(
         "device-side assert",
         ("device-side assert triggered", "an illegal memory access was encountered", "unspecified launch failure"),
-        "a kernel read outside of a tensor: most often a label or a token that is larger than the table",
+        "a kernel read outside of a tensor: most often because a label or a token is not a valid index",
         "Run the same batch on the CPU, or with CUDA_LAUNCH_BLOCKING=1: the line in this traceback may be a later one.",
     ),
     # --- what ends a job from outside
     cause(
         "stopped from outside",
         ("got signal: ", "death signal, shutting down workers", "KeyboardInterrupt"),
-        "somebody, or the scheduler, ended the job by a signal",
+        "a user or the scheduler ended the job by a signal",
         "Look at the scheduler's log, and at what the lines before say.",
     ),
     warning(
         "group not destroyed",
         ("destroy_process_group() was not called before program exit",),
         "a warning, no failure: the script ends without dist.destroy_process_group()",
-        "Call it at the end on every rank; if the job hung or failed, the reason stands elsewhere.",
+        "Call it at the end on every rank; if the job hung or failed, that is not the reason.",
     ),
     warning(
         "needless flag",

@@ -1,7 +1,6 @@
-"""Reads the facts from pasted logs."""
+"""Reads the facts from logs."""
 
 import re
-from collections.abc import Iterable
 
 from ddp_doctor.explain.facts import EXCEPTION, Event, Facts, Wait
 from ddp_doctor.explain.log_lines import Line, Log
@@ -9,10 +8,9 @@ from ddp_doctor.explain.message import Message
 from ddp_doctor.explain.messages import BY_NAME, MESSAGES, recognise
 
 HEADER = "Traceback (most recent call last):"
-DRAWN = re.compile(
-    r"(?:([A-Za-z_][\w.]*) +|\S*─ )Traceback \(most recent call last\)"
-)  # IPython's, and rich's in a box
-DRAWN_FRAME = re.compile(r"(?:[│|] *)?(?:File )?([~\w./\\<>-]+\.py):(\d+)|Cell (In\[\d+\]), line (\d+)")
+# Tracebacks as IPython formats them, and rich, in a box
+FORMATTED_HEADER = re.compile(r"(?:([A-Za-z_][\w.]*) +|\S*─ )Traceback \(most recent call last\)")
+FORMATTED_FRAME = re.compile(r"(?:[│|] *)?(?:File )?([~\w./\\<>-]+\.py):(\d+)|Cell (In\[\d+\]), line (\d+)")
 BARE_ERROR = re.compile(r"(?:[a-z_]\w*\.)*[A-Z]\w+(?:Error|Exception): \S")
 CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 FRAME = re.compile(r'\s+File "([^"]+)", line (\d+)')
@@ -20,7 +18,7 @@ EXCEPTION_LINE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w+(?:: |:?$)")
 LAUNCHER_ERRORS = re.compile(
     r"\S*(?:ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|SystemExit)\b"
 )
-MARKS = (
+MARKS = (  # besides the messages' texts: a line that has none of all these is not looked at
     "Traceback (most recent call last)",
     "exitcode",
     "Exited with exit code",
@@ -61,16 +59,16 @@ WORLD_SIZE = re.compile(
     r"(?:\bnranks |world[_ ]size['\"]?[ =:]+|\bMEMBER: \d+/|\b\d+/(?=\d+ (?:clients|workers) joined))(\d{1,6})\b", re.I
 )
 RANKS = re.compile(rb"\[rank(\d{1,6})\]"), re.compile(rb"rank +: (\d{1,6}) \(")
-RANKS_OF_OLD_TORCH = re.compile(rb"\[Rank (\d{1,6})\]")  # of a newer one it may be the number in a group
-MOST = 200  # events of one message and rank that are kept, and lines of a traceback
+RANKS_OF_OLD_TORCH = re.compile(rb"\[Rank (\d{1,6})\]")  # of newer versions it may be the rank in a group
+MAX_EVENTS = 200  # of one message, rank and process that are kept
+MAX_TRACEBACKS, MAX_LINES, MAX_FORMATTED_LINES = 2000, 800, 400  # that are read; lines of one traceback
 
 
-def read(logs: Iterable[Log]) -> Facts:
-    logs = list(logs)
+def read(logs: list[Log]) -> Facts:
+    """The facts in the logs of one job. Of several attempts (restarts by torchrun) the first alone is read."""
     first = min((log.attempt for log in logs if log.attempt is not None), default=None)
-    facts = Facts(
-        [log for log in logs if log.attempt in (None, first)], any(log.attempt not in (None, first) for log in logs)
-    )
+    first_logs = [log for log in logs if log.attempt in (None, first)]
+    facts = Facts(first_logs, later_attempts=len(first_logs) < len(logs))
     readers = [_Reader(log, facts) for log in facts.logs]
     for reader in readers:
         reader.read()
@@ -88,14 +86,14 @@ class _Reader:
     def __init__(self, log: Log, facts: Facts):
         self.log, self.facts = log, facts
         self.entry: int | None = None  # the rank whose entry of torchrun's report is being read
-        self.root_cause = False
-        self.exceptions: set[int] = set()  # numbers of the lines that belong to a traceback
-        self.counts: dict[tuple, int] = {}
+        self.in_root_cause = False  # whether the entry is below "Root Cause"
+        self.traceback_lines: set[int] = set()  # indices of the lines that belong to tracebacks already read
+        self.counts: dict[tuple, int] = {}  # of the events with the same message, rank and process
         self.tracebacks = 0
 
     def read(self) -> None:
         data = self.log.text.encode(errors="replace")  # bytes: a single emoji makes a search in a str four times slower
-        texts = [each for message in MESSAGES for each in message.texts if each.encode() in data]
+        texts = [text for message in MESSAGES for text in message.texts if text.encode() in data]
         texts += [mark for mark in MARKS if mark.encode() in data]
         self.facts.ranks |= {int(number) for ranks in RANKS for number in set(ranks.findall(data))}
         if not self.facts.ranks:
@@ -105,20 +103,20 @@ class _Reader:
         if self.log.rank is not None:
             self.facts.ranks.add(self.log.rank)
         for index, raw in enumerate(self.log.lines if texts else ()):
-            if index not in self.exceptions and any(each in raw for each in texts):
+            if index not in self.traceback_lines and any(text in raw for text in texts):
                 self._take(index, raw)
 
     def _take(self, index: int, raw: str) -> None:
         line = self.log.line(index)
         if HEADER in line.text:
             self.tracebacks += 1
-            if self.tracebacks <= 10 * MOST:
+            if self.tracebacks <= MAX_TRACEBACKS:
                 self._take_traceback(index, line)
             return
-        if drawn := DRAWN.match(line.text):
-            self._take_drawn(index, line, drawn[1])
+        if formatted := FORMATTED_HEADER.match(line.text):
+            self._take_formatted_traceback(index, line, formatted[1])
             return
-        self._take_launcher(line)
+        self._take_exit_codes(line)
         if work := WORK.search(raw if "ms)=" in raw else raw + "".join(self.log.lines[index + 1 : index + 2])):
             self._take_wait(line, work)
         if progress := PROGRESS.search(raw):
@@ -135,22 +133,22 @@ class _Reader:
     def _add(self, event: Event) -> None:
         key = (event.message.name, event.rank, event.line.stream)
         self.counts[key] = self.counts.get(key, 0) + 1
-        if self.counts[key] <= MOST:
+        if self.counts[key] <= MAX_EVENTS:
             self.facts.events.append(event)
 
-    def _take_launcher(self, line: Line) -> None:
-        """torchrun's, srun's and spawn's words on how processes ended."""
+    def _take_exit_codes(self, line: Line) -> None:
+        """Takes how processes ended, as torchrun, srun, spawn, Lightning, DeepSpeed or a shell report it."""
         text, facts = line.text, self.facts
         if "Root Cause (" in text:
-            self.root_cause = True
+            self.in_root_cause = True
         if entry := RANK_ENTRY.search(text):
             self.entry = int(entry[1])
-            if self.root_cause:
+            if self.in_root_cause:
                 facts.noticed_first = self.entry
         if ended := EXIT_CODE.search(text):
             facts.summary = facts.summary or line
             rank = self.entry if ended[2] is None else int(ended[2])
-            if ended[2] is None or rank not in facts.exit_codes:  # the report has the rank, the line before a local one
+            if ended[2] is None or rank not in facts.exit_codes:  # the lines before the report have local ranks
                 facts.exit_codes[rank] = (int(ended[1]), line)
                 facts.pids[rank] = int(ended[3])
         if signalled := re.search(r"Sending process (\d+) closing signal|shutdown process (\d+) via", text):
@@ -167,6 +165,7 @@ class _Reader:
             facts.exit_codes[int(ended[1])] = (SIGNALS.get(ended[2], -1) if ended[2] else int(ended[3]), line)
 
     def _take_wait(self, line: Line, work: re.Match) -> None:
+        """Takes the first timeout of the line's rank that NCCL's watchdog reports."""
         if line.rank is not None and line.rank not in self.facts.waits:
             number, operation, elements, milliseconds = work.groups()
             seconds, group = int(milliseconds or 0) / 1000, GROUP.search(line.text)
@@ -174,7 +173,7 @@ class _Reader:
             self.facts.waits[line.rank] = wait
 
     def _take_traceback(self, index: int, header: Line) -> None:
-        """An event of its exception: of a chain the first, where it began, unless a later one says more."""
+        """Adds an event of the exception; of chained ones that of the first, unless a later one is more specific."""
         previous = "\n".join(self.log.lines[max(0, index - 2) : index])
         if "Exception ignored in" in previous:
             return
@@ -195,12 +194,12 @@ class _Reader:
         if chosen:
             self._add(chosen)
 
-    def _take_drawn(self, index: int, header: Line, name: str | None) -> None:
-        """An event of a traceback that IPython or rich has drawn."""
+    def _take_formatted_traceback(self, index: int, header: Line, name: str | None) -> None:
+        """Adds an event of a traceback of IPython, whose header has the exception's `name`, or of rich."""
         frames = []
-        for number in range(index + 1, min(index + 2 * MOST, len(self.log.lines))):
-            line = self.log.line(number)
-            if frame := DRAWN_FRAME.search(line.text):
+        for i in range(index + 1, min(index + MAX_FORMATTED_LINES, len(self.log.lines))):
+            line = self.log.line(i)
+            if frame := FORMATTED_FRAME.search(line.text):
                 frames.append((frame[1] or frame[3], int(frame[2] or frame[4])))
             if HEADER in line.text:
                 break
@@ -209,12 +208,12 @@ class _Reader:
                 if LAUNCHER_ERRORS.match(text):
                     self.facts.summary = self.facts.summary or line
                 else:
-                    self.exceptions |= set(range(index, number + 1))
+                    self.traceback_lines |= set(range(index, i + 1))
                     self._add(Event(line, header.rank, recognise(text) or EXCEPTION, text, tuple(frames)))
                 break
 
     def bare_error(self) -> Event | None:
-        """The first line that only names an exception: the rest of the traceback was not pasted."""
+        """An event of the first line that is an exception without its traceback; None if there is none."""
         for index, raw in enumerate(self.log.lines):
             if "Error: " in raw or "Exception: " in raw:
                 line = self.log.line(index)
@@ -223,10 +222,13 @@ class _Reader:
         return None
 
     def _chain(self, index: int, header: Line, indent: int):
-        """(line, text, frames) of each exception from a header on, while they are chained."""
+        """Yields (line, text, frames) of the exception whose header has this index, and of those chained to it.
+
+        state   "frames", "text" of the exception, "after" it, or "chain" behind the sentence that joins two exceptions
+        """
         frames, text, first, state, blanks = [], [], None, "frames", 0
-        for number in range(index + 1, min(index + 4 * MOST, len(self.log.lines))):
-            line = self.log.line(number)
+        for i in range(index + 1, min(index + MAX_LINES, len(self.log.lines))):
+            line = self.log.line(i)
             if line.stream != header.stream and line.text.strip():
                 continue  # another process wrote in between
             content = line.text[indent:] if line.text[:indent].isspace() else line.text
@@ -250,27 +252,27 @@ class _Reader:
                 state, blanks = "after", 1 if state == "text" else blanks + 1
                 if blanks > 3:
                     break
-            self.exceptions.add(number)
+            self.traceback_lines.add(i)
         if first:
             yield first, "\n".join(text), tuple(frames)
 
 
 def _message(text: str, frames) -> Message:
-    """A rank may also come to know by its connection to a worker that the worker is dead."""
+    """The message of an exception. A connection error in torch/utils/data means that a worker is dead."""
     if text.startswith(CONNECTION_ERRORS) and any("torch/utils/data/" in file for file, _ in frames):
         return BY_NAME["loader worker killed"]
     return recognise(text) or EXCEPTION
 
 
 def _name_ranks(facts: Facts) -> None:
-    """Gives a rank to events whose lines have none, from what their process says elsewhere, or from exit codes."""
-    known: dict[tuple, set[int]] = {}
+    """Gives a rank to events whose lines have none: by other lines of their process, by exit codes, or by order."""
+    ranks_of_stream: dict[tuple, set[int]] = {}
     for event in facts.events:
         if event.rank is not None:
-            known.setdefault(event.line.stream, set()).add(event.rank)
+            ranks_of_stream.setdefault(event.line.stream, set()).add(event.rank)
     for event in facts.events:
         if event.rank is None and event.line.task is not None:
-            ranks = known.get(event.line.stream, {event.line.task})
+            ranks = ranks_of_stream.get(event.line.stream, {event.line.task})
             event.rank = min(ranks) if len(ranks) == 1 else None  # several: the task is a machine, not a rank
     nameless = [event for event in facts.events if event.rank is None and event.frames]
     failed = sorted(rank for rank, (code, _) in facts.exit_codes.items() if rank is not None and code not in (0, -15))
@@ -278,8 +280,8 @@ def _name_ranks(facts: Facts) -> None:
     if len(nameless) == len(failed) == 1:
         nameless[0].rank = failed[0]
     ranks = sorted(facts.ranks)
-    for message in {event.message.name for event in facts.events if event.rank is None}:
-        alike = [event for event in facts.events if event.rank is None and event.message.name == message]
-        if len(alike) == len(ranks) > 1:
-            for event, rank in zip(alike, ranks, strict=True):
+    for name in {event.message.name for event in facts.events if event.rank is None}:
+        events = [event for event in facts.events if event.rank is None and event.message.name == name]
+        if len(events) == len(ranks) > 1:
+            for event, rank in zip(events, ranks, strict=True):
                 event.rank = rank

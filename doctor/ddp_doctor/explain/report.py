@@ -1,18 +1,18 @@
-"""The page that `ddp_doctor explain` prints, and the same for a program."""
+"""The page that `ddp_doctor explain` prints, and the same as a dictionary for JSON."""
 
 from ddp_doctor.explain.facts import LIBRARY, Explanation, Facts
 from ddp_doctor.explain.log_lines import who
 
-TRACE = "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1  # before the start: torchfrtrace reads the dumps"
+FR_SETTING = "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1  # before the start: torchfrtrace reads the dumps"
 NEXT_COMMANDS = {
     "run": ["python -m ddp_doctor run --nproc {nproc} train.py  # the same script: rank, collective and line"],
     "attach": ["python -m ddp_doctor attach PID  # while it hangs, on each machine: where every rank stands"],
     "check": ["python -m ddp_doctor check train.py  # short runs, then what is silently wrong"],
     "meet": ["python -m ddp_doctor meet HOST:PORT  # on each machine: can they reach each other?"],
 }
-NEXT_COMMANDS["hang"] = [*NEXT_COMMANDS["attach"], TRACE, *NEXT_COMMANDS["run"]]
-LABELLED = "torchrun --log-dir logs --tee 3 ...  # then: python -m ddp_doctor explain logs"
-MOST_LINES = 8  # of ranks
+NEXT_COMMANDS["hang"] = [*NEXT_COMMANDS["attach"], FR_SETTING, *NEXT_COMMANDS["run"]]
+LOG_WITH_RANKS = "torchrun --log-dir logs --tee 3 ...  # then: python -m ddp_doctor explain logs"
+MAX_ROLES = 8  # lines
 
 
 def page(explanation: Explanation, facts: Facts) -> str:
@@ -38,7 +38,7 @@ def page(explanation: Explanation, facts: Facts) -> str:
     lines += [f"The log cannot tell {text}." for text in explanation.cannot_know]
     if not explanation.ranks and not explanation.cannot_know:
         lines.append("No rank is to blame for it.")
-    return "\n".join([*lines, "", "Run next:", *(f"  {command}" for command in _next(explanation, facts))])
+    return "\n".join([*lines, "", "Run next:", *(f"  {command}" for command in _next_commands(explanation, facts))])
 
 
 def as_json(explanation: Explanation, facts: Facts) -> dict:
@@ -56,29 +56,29 @@ def as_json(explanation: Explanation, facts: Facts) -> dict:
         "line": frame and frame[1],
         "other_ranks": {str(rank): text for rank, text in sorted(explanation.roles.items())},
         "cannot_know": explanation.cannot_know,
-        "run_next": _next(explanation, facts) if message else [],
+        "run_next": _next_commands(explanation, facts) if message else [],
     }
 
 
 def _roles(roles: dict[int, str]) -> list[str]:
-    """One line for the other ranks that did the same."""
+    """The lines of what the other ranks did: one for all ranks that did the same, MAX_ROLES at most."""
     grouped: dict[str, list[int]] = {}
     for rank, text in roles.items():
         grouped.setdefault(text.rpartition(" (line ")[0] or text, []).append(rank)
     texts = {key: roles[ranks[0]] if len(ranks) == 1 else key for key, ranks in grouped.items()}
     lines = sorted((min(ranks), f"{who(ranks)}: {texts[key]}") for key, ranks in grouped.items())
-    shown = [text for _, text in lines[:MOST_LINES]]
-    return [*shown, f"... and {len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else shown
+    shown = [text for _, text in lines[:MAX_ROLES]]
+    return [*shown, f"... and {len(lines) - MAX_ROLES} more"] if len(lines) > MAX_ROLES else shown
 
 
-def _next(explanation: Explanation, facts: Facts) -> list[str]:
+def _next_commands(explanation: Explanation, facts: Facts) -> list[str]:
     commands = NEXT_COMMANDS[explanation.message.next_command or "run"]
     nproc = min(max(facts.world_size or 0, max(facts.ranks, default=0) + 1, 2), 8)
     commands = [command.replace("{nproc}", str(nproc)) for command in commands]
     if not explanation.message.name.startswith("NCCL"):
-        commands = [command for command in commands if command != TRACE]
-    labelled = facts.ranks and all(event.rank is not None for event in facts.events)
-    return commands if explanation.ranks or labelled else [*commands, LABELLED]
+        commands = [command for command in commands if command != FR_SETTING]
+    has_ranks = facts.ranks and all(event.rank is not None for event in facts.events)
+    return commands if explanation.ranks or has_ranks else [*commands, LOG_WITH_RANKS]
 
 
 def _lines_read(facts: Facts) -> str:

@@ -1,4 +1,4 @@
-"""Ranks that waited until a timeout, or lost contact: who is not among them, and who is behind them?"""
+"""Explains logs in which ranks only timed out, or lost contact: by the ranks that are behind, or absent."""
 
 import re
 from collections import Counter
@@ -16,10 +16,10 @@ def nccl_waits(facts: Facts) -> Explanation | None:
     first = min(waits.values(), key=lambda wait: (wait.line.time or 0, wait.line.number))
     explanation = Explanation(BY_NAME["NCCL: timeout"], (), "", first.line, quote=first.line.text.strip())
     for rank, wait in waits.items():
-        far = f", had started {wait.enqueued} and finished {wait.completed}" if wait.enqueued is not None else ""
-        explanation.roles[rank] = f"waited {wait.seconds:.0f} s in {wait.operation} {wait.number}{far}"
-    if len({wait.group for wait in waits.values() if wait.group}) > 1 or not _differ(explanation, waits):
-        _absent(explanation, facts, first)
+        progress = f", had started {wait.enqueued} and finished {wait.completed}" if wait.enqueued is not None else ""
+        explanation.roles[rank] = f"waited {wait.seconds:.0f} s in {wait.operation} {wait.number}{progress}"
+    if len({wait.group for wait in waits.values() if wait.group}) > 1 or not _explain_difference(explanation, waits):
+        _explain_absence(explanation, facts, first)
     if first.number <= 1 and not explanation.ranks:
         explanation.sentence += (
             ". It is the group's first collective: NCCL has never worked between these ranks (try NCCL_P2P_DISABLE=1, "
@@ -28,8 +28,8 @@ def nccl_waits(facts: Facts) -> Explanation | None:
     return explanation
 
 
-def _differ(explanation: Explanation, waits: dict[int, Wait]) -> bool:
-    """Explains it by a difference between the collectives of the ranks, if there is one."""
+def _explain_difference(explanation: Explanation, waits: dict[int, Wait]) -> bool:
+    """Explains the timeouts by a difference between the ranks' collectives; returns whether there is one."""
     numbers = {rank: wait.number for rank, wait in waits.items()}
     calls = Counter((wait.operation, wait.elements) for wait in waits.values())
     enqueued = {rank: wait.enqueued for rank, wait in waits.items() if wait.enqueued is not None}
@@ -40,9 +40,9 @@ def _differ(explanation: Explanation, waits: dict[int, Wait]) -> bool:
             f"{max(numbers.values())}: the ranks have started different numbers of collectives"
         )
     elif len(calls) > 1:
-        rare, count = calls.most_common()[-1]
-        few = [rank for rank, wait in waits.items() if (wait.operation, wait.elements) == rare]
-        explanation.ranks = tuple(sorted(few)) if count < len(waits) / 2 else ()
+        rarest, count = calls.most_common()[-1]
+        ranks = sorted(rank for rank, wait in waits.items() if (wait.operation, wait.elements) == rarest)
+        explanation.ranks = tuple(ranks) if count < len(waits) / 2 else ()
         both = " and ".join(f"{operation} of {elements or '?'} elements" for operation, elements in calls)
         explanation.sentence = f"different collectives met under number {min(numbers.values())}: {both}"
         explanation.cannot_know.append("which of them is the wrong one; the smaller set of ranks is named")
@@ -56,11 +56,12 @@ def _differ(explanation: Explanation, waits: dict[int, Wait]) -> bool:
 
 
 def _lowest(counts: dict[int, int]) -> tuple[int, ...]:
+    """The ranks with the lowest count."""
     return tuple(sorted(rank for rank in counts if counts[rank] == min(counts.values())))
 
 
-def _absent(explanation: Explanation, facts: Facts, first: Wait) -> None:
-    """All waited alike: the ranks that have no such line are left."""
+def _explain_absence(explanation: Explanation, facts: Facts, first: Wait) -> None:
+    """Explains timeouts in one collective by the ranks of which the logs have no timeout."""
     size = f" of {first.elements:,} elements" if first.elements and first.elements < 2**60 else ""
     size = " of one element (a flag, a metric or a barrier)" if first.elements == 1 else size
     waited = f"{who(facts.waits)} waited {first.seconds:.0f} s in {first.operation} {first.number}{size}"
@@ -79,7 +80,7 @@ def _absent(explanation: Explanation, facts: Facts, first: Wait) -> None:
 
 
 def lost_contact(facts: Facts) -> Explanation | None:
-    """Explains messages of gloo and the store, which only say that a rank waited, or that another is gone."""
+    """Explains messages of gloo and the store: that a rank waited until a timeout, or that another one is gone."""
     symptoms = facts.by_role("symptom")
     if not symptoms:
         return None
@@ -87,9 +88,9 @@ def lost_contact(facts: Facts) -> Explanation | None:
     victims = sorted({event.rank for event in symptoms if event.rank is not None})
     missing = _missing(facts, victims)
     name = first.message.name
-    did = "waited until the timeout" if "timeout" in name else "lost contact with another rank"
-    did = "made no progress" if "stuck" in name else did
-    sentence = f"{who(victims)} {did}" if victims else shortened(first.text)
+    effect = "waited until the timeout" if "timeout" in name else "lost contact with another rank"
+    effect = "made no progress" if "stuck" in name else effect
+    sentence = f"{who(victims)} {effect}" if victims else shortened(first.text)
     explanation = Explanation(first.message, missing, sentence, first.line, first.frame, first.text)
     codes = [facts.exit_codes.get(rank, (None,))[0] for rank in missing]
     if not missing:
@@ -113,6 +114,6 @@ def lost_contact(facts: Facts) -> Explanation | None:
 
 
 def _missing(facts: Facts, victims) -> tuple[int, ...]:
-    """Ranks that must exist and are not among the victims: spoken of, or a gap in the numbers."""
+    """The ranks below the world size, as far as the logs show it, that are not victims; () without victims."""
     size = max(facts.world_size or 0, max([*facts.ranks, -1]) + 1)
     return tuple(sorted(set(range(size)) - set(victims))) if victims else ()
