@@ -7,14 +7,14 @@ import psutil
 
 
 def default_processes() -> int:
-    """How many processes a notebook starts: one a CUDA (or ROCm) GPU; two where there is none."""
-    import torch  # here only: who says how many processes need not wait for it
+    """How many processes a notebook starts: one per CUDA (or ROCm) GPU; two where there is none."""
+    import torch  # not at the top: a caller that gives the number of processes need not wait for it
 
     return torch.cuda.device_count() or 2
 
 
 def usable_cores() -> tuple[int, int]:
-    """(physical, logical) cores that this process may use: its CPU affinity and its container's quota count."""
+    """(physical, logical) cores that this process may use, within its CPU affinity and its container's quota."""
     if not hasattr(os, "sched_getaffinity"):  # macOS has no affinity
         return psutil.cpu_count(logical=False) or 1, psutil.cpu_count() or 1
     allowed = os.sched_getaffinity(0)

@@ -1,8 +1,8 @@
-"""Which rank broke a run first: torchrun's own "root cause" usually names the victim.
+"""Finds the rank that broke a run first: torchrun's own "root cause" is often a victim.
 
 When one rank dies, the others fail a moment later, in the middle of a collective, and torchrun reports whichever
 of them it happened to notice first. A rank that left early with exit code 0 is not in its report at all. So the
-ranks' own words are read: an error that only says that a peer is gone is a symptom, any other error is a cause.
+errors that the ranks printed are read: one that only says that a peer is gone is a symptom, any other one is a cause.
 """
 
 import os
@@ -17,15 +17,19 @@ CHAINS = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
 )
-LOG_LINE = re.compile(r"\[?[WEIF]\d{4} ")  # of torch's C++ part: [W1121 10:45:59 ...
+LOG_LINE = re.compile(r"\[?[WEIF]\d{4} ")  # of torch's C++ code: [W1121 10:45:59 ...
 STOPPED = os.EX_TEMPFAIL  # 75: the exit code of a run that was asked to stop, and has saved
-LONGEST = 40  # lines of one rank shown in an error message
+MAX_LINES = 40  # of one rank in an error message
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a run failed, or stopped: `rank` broke it first (None: torchrun itself did), left with `exit_code` (negative:
-    a signal, None: unknown), and `text` says so with the rank's own traceback or last lines."""
+    """Why a run failed, or stopped.
+
+    rank       that broke it first; None: torchrun itself did
+    exit_code  of that rank; negative: a signal, None: unknown
+    text       says so, with the rank's traceback or last lines
+    """
 
     rank: int | None
     exit_code: int | None
@@ -34,20 +38,23 @@ class Failure:
 
 @dataclass
 class Report:
-    """The ranks in one torchrun's log: exit codes, the ranks that failed, and those that it told to stop."""
+    """What one torchrun's log reports on its ranks."""
 
-    codes: dict[int, int]
+    codes: dict[int, int]  # exit codes, 0 of ranks that are not in the log
     failed: set[int] = field(default_factory=set)
-    told_to_stop: set[int] = field(default_factory=set)
-    left_early: list[int] = field(default_factory=list)
+    told_to_stop: set[int] = field(default_factory=set)  # torchrun sent them SIGTERM
+    left_early: list[int] = field(default_factory=list)  # with exit code 0, while others were still working
 
 
 def first_failure(exit_code, launcher_lines, lines, errors, when):
-    """Each rank's exit code, and the Failure of the rank that broke the run first (None if torchrun ended with 0).
+    """({rank: exit code}, the Failure of the rank that broke the run first, None if torchrun ended with 0).
 
-    `exit_code` and `launcher_lines` are torchrun's own. By rank: `lines` is what it printed, `errors` what it wrote
-    to stderr since its last start, `when` the time at which its first traceback appeared (absent: it has none).
-    Exit codes are known as far as torchrun reports them: all of them, unless torchrun itself was killed.
+    exit_code, launcher_lines   torchrun's own
+    lines    rank -> the lines that it printed
+    errors   rank -> its lines of stderr since its last start
+    when     rank -> the time at which its first traceback appeared; only of ranks with one
+
+    The exit codes are those that torchrun reports; {} if it reports none, as when it was killed.
     """
     if exit_code == 0:
         return dict.fromkeys(lines, 0), None
@@ -58,25 +65,28 @@ def first_failure(exit_code, launcher_lines, lines, errors, when):
 
 
 def blame(report, lines, errors, when, name="rank {}".format):
-    """The Failure of the rank that broke a run first, where at least one has failed; `name`: what a rank is called."""
+    """The Failure of the rank that broke a run first, where at least one has failed. name(rank): the rank in a text.
+
+    lines, errors, when   as in first_failure
+    """
     codes, told_to_stop, left_early = report.codes, report.told_to_stop, report.left_early
     if set(codes.values()) == {STOPPED}:
         first = min(codes)
         text = f"the run stopped before its end: every rank ended with exit code {STOPPED}"
         return Failure(first, STOPPED, text + _last_words(name(first), [], lines[first]))
-    causes = {rank: first_error(without_prefixes(errors.get(rank, []))) for rank in codes}
+    errors_of = {rank: first_error(without_prefixes(errors.get(rank, []))) for rank in codes}
     # A rank can need so long to exit after its traceback that torchrun ends it, and then names it a bystander.
     raised = {rank for rank in codes if rank in when and errors[rank][-1:] == lines[rank][-1:]}
     failed = [rank for rank in codes if codes[rank] != 0 and (rank not in told_to_stop or rank in raised)]
-    # Nobody dies of SIGKILL, SIGSEGV and their like because a peer went away.
+    # SIGKILL, SIGSEGV and the like are no consequence of a peer's end; SIGABRT and SIGTERM can be.
     killed = {rank for rank in failed if codes[rank] < 0 and -codes[rank] not in (signal.SIGABRT, signal.SIGTERM)}
     killed -= told_to_stop
-    failed.sort(key=lambda rank: (rank not in killed, not causes[rank], when.get(rank, float("inf")), rank))
-    victims = [rank for rank in failed if rank not in killed and is_symptom(causes[rank])]
-    guilty = [rank for rank in failed if rank not in victims]
+    failed.sort(key=lambda rank: (rank not in killed, not errors_of[rank], when.get(rank, float("inf")), rank))
+    victims = [rank for rank in failed if rank not in killed and is_symptom(errors_of[rank])]
+    culprits = [rank for rank in failed if rank not in victims]
 
-    first = (guilty or left_early or victims or sorted(report.failed))[0]
-    if not guilty and left_early:
+    first = (culprits or left_early or victims or sorted(report.failed))[0]
+    if not culprits and left_early:
         text = " and ".join(name(rank) for rank in left_early)
         text += " left with exit code 0 while others were still working"
     elif first in victims:
@@ -88,24 +98,25 @@ def blame(report, lines, errors, when, name="rank {}".format):
     text += _last_words(name(first), errors.get(first, []), lines[first])
     for rank in codes:
         if rank != first and rank in victims:
-            text += f"\n{name(rank)} lost contact: {shortened(causes[rank])}"
-        elif not guilty and rank in told_to_stop and rank not in failed:
+            text += f"\n{name(rank)} lost contact: {shortened(errors_of[rank])}"
+        elif not culprits and rank in told_to_stop and rank not in failed:
             text += f"\n{name(rank)} was still running and was ended by torchrun"
     return Failure(first, codes[first], text)
 
 
 def torchruns_report(launcher_lines, ranks):
-    """The Report of one torchrun's log. ranks: {local rank: rank of the run}."""
+    """The Report of one torchrun's log. ranks: {local rank: global rank}."""
     log = "\n".join(launcher_lines)
     entry = r"rank\s+: \d+ \(local_rank: (\d+)\)\s+exitcode\s+: (-?\d+)\s+\(pid: (\d+)\)"
     reported = {ranks.get(int(local), int(local)): (int(code), int(pid)) for local, code, pid in re.findall(entry, log)}
-    last_attempt = log.split("failed (exitcode:")[-2:][0]  # that line ends what is written about an attempt
+    last_attempt = log.split("failed (exitcode:")[-2:][0]  # that line is the last one about an attempt
     closed = {int(pid) for pid in re.findall(r"Sending process (\d+) closing signal", last_attempt)}
     codes = {rank: reported.get(rank, (0, 0))[0] for rank in ranks.values()}
     told_to_stop = {rank for rank, (_, pid) in reported.items() if pid in closed}
-    # torchrun logs whom it sends SIGTERM. If nobody else got one, a rank with exit code 0 was gone before.
-    others_told = closed - {pid for _, pid in reported.values()}
-    left_early = [rank for rank, code in codes.items() if code == 0 and not others_told]
+    # torchrun logs to which process it sends SIGTERM, and to none that has ended. A rank with exit code 0 was gone
+    # before, unless it is one of the processes that got a SIGTERM and are not in the report.
+    other_closed = closed - {pid for _, pid in reported.values()}
+    left_early = [rank for rank, code in codes.items() if code == 0 and not other_closed]
     return Report(codes, set(reported), told_to_stop, left_early)
 
 
@@ -115,7 +126,7 @@ def launcher_text(exit_code, launcher_lines):
         return "the process that watched over torchrun was killed; torchrun and its ranks were ended"
     if exit_code < 0:
         return f"torchrun {_ending(exit_code)}; its ranks were ended"
-    return "\n".join([f"torchrun {_ending(exit_code)}, no rank is to blame", *launcher_lines[-LONGEST:]])
+    return "\n".join([f"torchrun {_ending(exit_code)}, no rank is to blame", *launcher_lines[-MAX_LINES:]])
 
 
 def _ending(code):
@@ -128,12 +139,12 @@ def _ending(code):
 
 
 def is_symptom(cause):
-    """Does this error only say that a peer is gone, or did not come?"""
+    """Whether this error only says that a peer is gone, or did not join."""
     return any(symptom in cause for symptom in SYMPTOMS)
 
 
 def without_prefixes(lines):
-    """Without colours and without the "[rank0]: " that torch puts before every line of a traceback."""
+    """The lines without colours and the "[rank0]: " that torch puts before every line of a traceback."""
     return [re.sub(r"^\[rank\d+\]: ?", "", re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in lines]
 
 
@@ -149,9 +160,10 @@ def _traceback(lines):
 
 
 def first_error(lines):
-    """The text of the error that began it all: of a chain the first, without frames and log lines; "" if none.
+    """The text of the last traceback's error, without frames and log lines; of chained errors that of the first.
 
-    The first, because a rank that raises, and whose clean-up then fails for want of a peer, is no victim.
+    The first, because a rank that raises, and then loses a peer in its clean-up, is no victim. Without a traceback the
+    text is that of the last ten lines.
     """
     traceback = _traceback(lines)
     if not traceback:
@@ -166,17 +178,17 @@ def first_error(lines):
 
 
 def _last_words(name, errors, lines):
-    """The rank's traceback, else the end of its stderr, else the last lines it printed."""
+    """The rank's traceback, else the end of its stderr, else the last line that it printed."""
     errors = without_prefixes(errors)
     shown = _traceback(errors) or [line for line in errors if line.strip()]
     if shown:
-        return "\n\n" + "\n".join(shown if len(shown) <= LONGEST else ["...", *shown[-LONGEST:]]).rstrip() + "\n"
+        return "\n\n" + "\n".join(shown if len(shown) <= MAX_LINES else ["...", *shown[-MAX_LINES:]]).rstrip() + "\n"
     if lines:
         return f"\n\nlast line of {name}: {lines[-1]}\n"
     return f"\n\n{name} printed nothing\n"
 
 
 def shortened(text, width=200):
-    """The first line."""
+    """The first line, up to `width` characters."""
     text = re.sub(r"\[/\S+\.cc:\d+\] ", "", text.strip().partition("\n")[0])  # where in gloo's source it was raised
     return text if len(text) <= width else text[:width] + "..."

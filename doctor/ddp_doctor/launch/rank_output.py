@@ -1,7 +1,7 @@
 """Shows the output of a run's ranks, by rank, read live from the files that torchrun writes.
 
 Files, not pipes: nothing is lost when a rank, torchrun or its supervisor dies, and a process that outlives its rank
-cannot hold a pipe open. print(), not an inherited stdout: ipykernel keeps what is printed, and under pytest only that.
+cannot hold a pipe open. print(), not an inherited stdout: ipykernel under pytest captures only what is printed.
 """
 
 import json
@@ -14,7 +14,7 @@ import time
 from ddp_doctor.launch.first_failure import HEADER
 from ddp_doctor.source_lines import here
 
-# The neighbours of style.RANK_COLOURS among the 256 colours that every terminal and every notebook page knows.
+# The colours of the course's figures, as the nearest of the 256 colours that terminals and notebooks have.
 ANSI_COLOURS = [25, 178, 36, 175, 74, 166, 221, 246]
 
 
@@ -22,26 +22,28 @@ class RankOutput:
     """Reads what is new in the files of a run, sorts it into lines and results, prints the lines.
 
     folder   where torchrun's --log-dir is "ranks", its own log "launcher.log", its supervisor's "supervisor.log"
-    run      gets `lines` and `results` by rank, in the end `launcher_lines`
+    run      a Run: gets `lines` and `results` by rank, in the end `launcher_lines`
+    quiet    whether no line is printed
+    results  whether a JSON object alone on a line of stdout is a result, and not a line
+    colours  whether a rank's label is printed in its colour, unless NO_COLOR is set
+    shows    shows(line): whether the line is printed
+
     errors   rank -> its lines of stderr since its last start
     first_traceback   rank -> the time at which its first traceback since then was seen
-    colours  whether a rank's name is shown in its colour, unless NO_COLOR is set
-    shows    called with a line: whether it is printed
-    results  whether a JSON object alone on a line is a result, or a line like any other
     """
 
-    number = "LOCAL_RANK"  # the variable in which a rank finds the number that it has here
+    number = "LOCAL_RANK"  # the environment variable of a rank that has its number here
 
     def __init__(self, folder, run, quiet, results=True, colours=True, shows=lambda line: True):
         self.folder, self.run, self.quiet, self.results = folder, run, quiet, results
         self.shows = shows
         self.colours = colours and not os.environ.get("NO_COLOR")  # https://no-color.org
         self.errors, self.first_traceback = {}, {}
-        self._files = {}  # path -> [open file, bytes of a line that has no end yet]
+        self._files = {}  # path -> [open file, bytes of its last line, which has no newline yet]
 
     def pass_on(self):
-        """Takes every new line that is complete."""
-        # Written by torchrun: ranks/<run>/attempt_<restarts>/<rank>/stdout.log, and stderr.log
+        """Takes all new complete lines of the files."""
+        # torchrun writes ranks/<run>/attempt_<restarts>/<rank>/stdout.log and stderr.log
         for path in sorted(self.files(), key=self.attempt_rank_stream):
             _, rank, is_stderr = self.attempt_rank_stream(path)
             try:
@@ -60,11 +62,11 @@ class RankOutput:
                 self._take(rank, is_stderr, line)
 
     def files(self):
-        """The paths of what the ranks write."""
+        """The paths of the ranks' output files."""
         return self.folder.glob("ranks/*/attempt_*/*/std*.log")
 
     def attempt_rank_stream(self, path):
-        """Split the path of an output file: the number of the attempt, the rank, whether it is stderr."""
+        """(number of the attempt, rank, whether it is stderr) of the path of an output file."""
         attempt, rank, name = path.parts[-3:]
         return int(attempt.removeprefix("attempt_")), int(rank), name == "stderr.log"
 
@@ -73,15 +75,15 @@ class RankOutput:
         return f"rank {rank}"
 
     def _replaced(self, path):
-        """Whether torchrun has written a file anew, whose end is then taken: so it does when a node joins or leaves."""
+        """Whether torchrun has created the file anew, as when a node joins or leaves; takes the rest of the old one."""
         file, _ = self._files[path]
-        if os.fstat(file.fileno()).st_ino == path.stat().st_ino:  # ours keeps its number as long as it is open
+        if os.fstat(file.fileno()).st_ino == path.stat().st_ino:  # it is not reused while we have the old file open
             return False
         self._close(path)
         return True
 
     def _close(self, path):
-        """Takes what is left of a file, also a last line without an end."""
+        """Takes the rest of a file, also a last line without a newline, and closes it."""
         file, rest = self._files.pop(path)
         _, rank, is_stderr = self.attempt_rank_stream(path)
         for line in filter(None, (rest + file.read()).split(b"\n")):
@@ -89,7 +91,7 @@ class RankOutput:
         file.close()
 
     def finish(self):
-        """Takes the rest, also last lines without an end, and torchrun's own log; closes the files."""
+        """Takes the rest of all files and torchrun's own log, and closes the files."""
         self.pass_on()
         for path in list(self._files):
             self._close(path)
@@ -98,7 +100,7 @@ class RankOutput:
             self.run.launcher_lines += log.read_text(errors="replace").splitlines() if log.exists() else []
 
     def _take(self, rank, is_stderr, raw):
-        # A progress bar goes back to the start of its line: keep what a terminal would still show.
+        # A progress bar overwrites its line after \r: keep the last version, which a terminal would show.
         line = raw.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
         if self.results and not is_stderr and (result := _json_object(line)) is not None:
             self.run.results[rank].update(result)
@@ -118,12 +120,13 @@ class RankOutput:
 def shorter_paths(text):
     """`text` with the path of every Python file cut to the part below the working folder or an import folder."""
     roots = {here(), *sys.path, sysconfig.get_path("purelib"), sysconfig.get_path("stdlib")} - {"", "/"}
-    for root in sorted(roots, key=len, reverse=True):  # site-packages before the standard library that it stands in
+    for root in sorted(roots, key=len, reverse=True):  # site-packages before the standard library, which contains it
         text = re.sub(rf"{re.escape(str(root))}/([^\s\"]+\.py)\b", r"\1", text)
     return text
 
 
 def _json_object(line):
+    """The dictionary that the line is in JSON; None if it is none."""
     if not line.lstrip().startswith("{"):
         return None
     try:

@@ -1,11 +1,11 @@
-"""The process between a notebook kernel and torchrun: it ends the run when it is asked to, or when the kernel dies.
+"""The process between a notebook kernel and torchrun: it ends the run when the kernel asks for it, or dies.
 
 Why it exists: torchrun starts every rank in a session of its own, so no process group reaches them, and a kernel
 that is killed with -9 cannot clean up. This process lives in its own session too, holds the reading end of a pipe
-from the kernel, and ends everything when that pipe closes. Every process of a run carries the environment variable
-DDP_DOCTOR_RUN, so whatever slips through is found by it.
+from the kernel, and ends everything when that pipe closes. Every process of a run has the environment variable
+DDP_DOCTOR_RUN, by which processes that are left over are found.
 
-Started by file path, with the standard library and psutil only: it is up in a tenth of a second.
+Started by file path, and imports the standard library and psutil only: it is up in a tenth of a second.
 """
 
 import json
@@ -24,13 +24,14 @@ ORPHAN_GRACE = 3.0  # seconds for the ranks to end by themselves when the kernel
 
 
 def environment_of(process):
-    """The variables of `process`, a psutil.Process.
+    """The environment variables of `process`, a psutil.Process.
 
-    Linux shows none while a program is being started: a young one that seems to have none is asked again, for a second.
+    Linux shows none while a program is being started: a process younger than ten seconds that seems to have none is
+    asked again, for a second.
     """
     for _ in range(100):
-        variables, young = process.environ(), time.time() - process.create_time() < 10
-        if variables or not young or not process.exe():  # what the kernel runs itself has no file
+        variables, is_young = process.environ(), time.time() - process.create_time() < 10
+        if variables or not is_young or not process.exe():  # threads of Linux itself have no file
             break
         time.sleep(0.01)
     return variables
@@ -45,7 +46,7 @@ def tagged(tag, variable=RUN_VARIABLE):
                 if process.status() != psutil.STATUS_ZOMBIE:
                     processes.append(process)
         except (psutil.Error, OSError):
-            continue  # gone meanwhile, or not ours to look at
+            continue  # it has ended, or we may not read it
     return processes
 
 
@@ -56,15 +57,15 @@ def sweep(tag, grace=3.0, variable=RUN_VARIABLE):
     means that nothing was left.
     """
     lines = {}
-    soon, late = time.monotonic() + grace, time.monotonic() + grace + 10
-    while (survivors := tagged(tag, variable)) and time.monotonic() < late:
+    kill_time = time.monotonic() + grace
+    while (survivors := tagged(tag, variable)) and time.monotonic() < kill_time + 10:
         for process in survivors:
             try:
                 if process.pid not in lines:
                     lines[process.pid] = f"pid {process.pid}: {' '.join(process.cmdline())}"
                     if grace > 0:
                         process.terminate()
-                if time.monotonic() >= soon:
+                if time.monotonic() >= kill_time:
                     process.kill()
             except psutil.Error:
                 continue
@@ -72,8 +73,8 @@ def sweep(tag, grace=3.0, variable=RUN_VARIABLE):
     return list(lines.values())
 
 
-def hear(kernel, wait):
-    """The kernel's order, waited for `wait` seconds: "stop 10" (a grace in seconds); "" if it is gone; None if none."""
+def read_request(kernel, wait):
+    """The kernel's request: "stop 10" (seconds of grace); "" if it is gone; None if none comes for `wait` seconds."""
     if os.getppid() != kernel:  # a child that the kernel forked may still hold the pipe open
         return ""
     if select.select([0], [], [], wait)[0]:
@@ -82,7 +83,7 @@ def hear(kernel, wait):
 
 
 def running_ranks(launcher):
-    """The ranks that torchrun (a Popen), or the torchruns below it, have running now: by the name of the variable."""
+    """{"LOCAL_RANK": numbers, "RANK": numbers} of the running ranks below `launcher`, the Popen of main's command."""
     ranks = {"LOCAL_RANK": set(), "RANK": set()}
     try:
         children = psutil.Process(launcher.pid).children(recursive=True)
@@ -98,43 +99,47 @@ def running_ranks(launcher):
     return {name: sorted(numbers) for name, numbers in ranks.items()}
 
 
-def stop(launcher, kernel, word):
-    """SIGTERM to torchrun, which passes it on to the ranks, then up to the grace that `word` names for all to end."""
-    grace = float(word.removeprefix("stop ")) if word else ORPHAN_GRACE
+def stop(launcher, kernel, request):
+    """Sends SIGTERM to torchrun, which passes it on to its ranks, and waits for its end up to the request's grace."""
+    grace = float(request.removeprefix("stop ")) if request else ORPHAN_GRACE
     deadline = time.monotonic() + grace
     launcher.terminate()
     while launcher.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
-        again = hear(kernel, 0)
-        if again is not None and again != word:
-            return  # asked twice: somebody is in a hurry
+        again = read_request(kernel, 0)
+        if again is not None and again != request:
+            return  # another request, or the kernel's end, ends the grace
 
 
 def main(kernel, folder, *command):
-    """Runs `command`, its output in `folder`/launcher.log; the last line on stdout is {"exit_code", "running"}."""
+    """Runs `command`, its output in `folder`/launcher.log; prints {"exit_code": ..., "running": ...} at its end.
+
+    kernel   the pid of the process that has started this one, and reads stdout
+    folder   is removed when the kernel has closed its pipe
+    """
     tag = os.environ[RUN_VARIABLE]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that `finally` below still runs
-    running, word, launcher = {}, None, None
+    running, request, launcher = {}, None, None
     try:
         with open(os.path.join(folder, "launcher.log"), "wb") as log:
             launcher = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         while launcher.poll() is None:
-            word = hear(kernel, 0.05)
-            if word is not None:
+            request = read_request(kernel, 0.05)
+            if request is not None:
                 running = running_ranks(launcher)
-                stop(launcher, kernel, word)
+                stop(launcher, kernel, request)
                 break
     finally:
-        # torchrun was asked to end and its grace is used up; in any other case what remains has had no SIGTERM.
-        used_up = word is not None and launcher.poll() is None
-        sweep(tag, grace=0 if used_up else ORPHAN_GRACE)
+        # If torchrun has used up its grace, what remains has had a SIGTERM; in any other case it has not.
+        grace_is_over = request is not None and launcher.poll() is None
+        sweep(tag, grace=0 if grace_is_over else ORPHAN_GRACE)
         if launcher is not None:
             launcher.wait()
     try:
         print(json.dumps({"exit_code": launcher.returncode, "running": running}), flush=True)
-        while hear(kernel, 1) != "":
+        while read_request(kernel, 1) != "":
             pass  # the kernel reads the rest of the ranks' lines, then closes the pipe
     except BrokenPipeError:
         pass

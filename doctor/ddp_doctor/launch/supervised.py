@@ -1,4 +1,4 @@
-"""Runs a command to its end under `supervise.py`, and follows what its ranks print: nothing of it is left behind."""
+"""Runs a command under `supervise.py` and follows what its ranks print; no process and no file of it is left."""
 
 import contextlib
 import json
@@ -15,20 +15,22 @@ from pathlib import Path
 from ddp_doctor.launch.first_failure import Failure
 from ddp_doctor.launch.supervise import RUN_VARIABLE, sweep
 
-INTERRUPT_GRACE = 10.0  # seconds for a trainer to save its checkpoint after the reader interrupted the cell
+INTERRUPT_GRACE = 10.0  # seconds for a trainer to save its checkpoint after the user interrupted the cell
 TIMEOUT_GRACE = 3.0
-POLL = 0.05  # seconds between two looks at the ranks' output
+POLL_INTERVAL = 0.05  # seconds between two reads of the ranks' output
 
 
 @dataclass(repr=False)
 class Run:
     """One launch: what each rank printed and returned, and how it ended.
 
-    `lines` and `results` are by rank. A line of stdout that is exactly one JSON object is a result: it is merged
-    into `results[rank]` and not shown; every other line of stdout and stderr is in `lines[rank]`. `exit_code` is
-    torchrun's (None if its supervisor was killed), `exit_codes` each rank's as far as known (negative: a signal),
-    `seconds` wall clock from start to end, `failure` the rank that broke the run first (None after a timeout),
-    `launcher_lines` torchrun's own log.
+    lines       rank -> its lines of stdout and stderr, without results
+    results     rank -> its lines of stdout that are a JSON object, merged into one dictionary and not shown
+    exit_code   torchrun's; None if its supervisor was killed
+    exit_codes  rank -> its exit code, as far as known (negative: a signal)
+    seconds     wall clock from start to end
+    failure     of the rank that broke the run first; None after a timeout
+    launcher_lines   torchrun's own log
     """
 
     command: str
@@ -48,23 +50,23 @@ class Run:
 
 
 def supervised_environment() -> dict[str, str]:
-    """This process's environment, with a tag of its own by which `supervised` finds whatever the run has started."""
+    """This process's environment and a new tag in RUN_VARIABLE, by which `supervised` finds all processes of a run."""
     return {
         **os.environ,
         RUN_VARIABLE: uuid.uuid4().hex,
         "PYTHONUNBUFFERED": "1",
-        # A kernel asks its children for colours, and then tracebacks are full of escape codes.
+        # ipykernel sets FORCE_COLOR for its children, whose tracebacks would have escape codes.
         "PYTHON_COLORS": "0",
-        # torch looks up the names of the addresses it connects to; a lost answer would cost five seconds.
+        # torch looks up the host names of its peers' addresses; an answer that is lost would cost five seconds.
         "RES_OPTIONS": "timeout:1 attempts:1",
     }
 
 
 @contextlib.contextmanager
 def supervisor(command, environment, folder):
-    """Starts `command` under supervise.py, its output in `folder`; yields the supervisor, for `until_the_end`.
+    """Starts `command` under supervise.py, its output in `folder`; yields the supervisor's Popen, for `until_the_end`.
 
-    Behind the block nothing of it is left, whatever happened in it: neither a process nor the folder.
+    After the block no process of it is left, nor the folder, whatever happened in the block.
     """
     supervise = Path(__file__).with_name("supervise.py")
     with open(folder / "supervisor.log", "wb") as log:
@@ -81,10 +83,10 @@ def supervisor(command, environment, folder):
         yield process
     finally:
         try:
-            process.stdin.close()  # as if we had died: ends whatever still runs, removes the folder
+            process.stdin.close()  # the supervisor then ends what still runs, and removes the folder
             process.wait(15)
         except subprocess.TimeoutExpired:
-            pass  # the next line does its work
+            pass  # sweep kills it
         finally:
             sweep(environment[RUN_VARIABLE])  # finds something only if the supervisor was killed
             process.wait()
@@ -93,12 +95,12 @@ def supervisor(command, environment, folder):
 
 
 def until_the_end(process, timeout=None, pass_on=lambda: None, stop_when=lambda: False):
-    """Waits for the end of what a `supervisor` runs, or brings it about after `timeout` seconds; its report.
+    """Waits for the end of what a `supervisor` runs; ends it after `timeout` seconds. Returns a report.
 
-    The report is {"exit_code": torchrun's, "running": ranks that had to be ended, by the name of the variable that has
-    their number, "timed_out": whether time or stop_when ended it}; only the last if the supervisor was killed.
+    The report is {"exit_code": torchrun's, "running": the result of supervise.running_ranks when the run was ended,
+    "timed_out": whether the timeout or stop_when ended it}; only "timed_out" if the supervisor was killed.
 
-    pass_on, stop_when   asked many times a second; True of stop_when ends the run as its timeout does
+    pass_on, stop_when   called many times a second; if stop_when returns True, the run is ended as after a timeout
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     try:
@@ -111,7 +113,7 @@ def until_the_end(process, timeout=None, pass_on=lambda: None, stop_when=lambda:
 
 
 def supervised(command, environment, folder, timeout, output, stop_when=lambda: False):
-    """Runs `command` to its end in a `supervisor` and fills output.run; returns the ranks running at the timeout."""
+    """Runs `command` to its end and fills output.run, a Run; returns the ranks that were running at the timeout."""
     start = time.monotonic()
     try:
         with supervisor(command, environment, folder) as process:
@@ -128,9 +130,9 @@ def supervised(command, environment, folder, timeout, output, stop_when=lambda: 
 
 
 def _follow(process, pass_on, deadline, stop_when=lambda: False):
-    """Passes the ranks' lines on until the supervisor reports the end; None if the deadline or stop_when came first."""
+    """Calls pass_on until the supervisor reports the end; returns the report, None if it has to be ended before."""
     while deadline is None or time.monotonic() < deadline:
-        if select.select([process.stdout], [], [], POLL)[0]:
+        if select.select([process.stdout], [], [], POLL_INTERVAL)[0]:
             report = process.stdout.readline()
             return json.loads(report) if report.endswith(b"\n") else {}
         pass_on()
@@ -140,6 +142,7 @@ def _follow(process, pass_on, deadline, stop_when=lambda: False):
 
 
 def _stop(process, pass_on, grace):
+    """Asks the supervisor to end the run within `grace` seconds; returns its report, {} if it was killed."""
     try:
         process.stdin.write(b"stop %g\n" % grace)
     except BrokenPipeError:
