@@ -8,7 +8,7 @@ from ddp_doctor import audited, words
 from ddp_doctor.audited import AuditedRun
 from ddp_doctor.checks import findings
 from ddp_doctor.checks.finding import CATALOGUE, Finding
-from ddp_doctor.checks.replicas import updates
+from ddp_doctor.checks.replicas import steps_by_optimizer
 from ddp_doctor.checks.resume import loads, resume
 from ddp_doctor.diagnosis import diagnose
 from ddp_doctor.job import Job
@@ -67,7 +67,7 @@ def check(script, arguments, nproc: int, seconds: float = 120.0, once: bool = Fa
 
 def _on_one_process(script, arguments, seconds: float, first: AuditedRun, copies: Path) -> AuditedRun | str:
     """The run, on the files as they stood before the first, or why there is none."""
-    if first.world == 1 or not first.whole or not first.data_parallel or not updates(first):
+    if first.world == 1 or not first.whole or not first.data_parallel or not steps_by_optimizer(first):
         return "no gradients are averaged, or the first run was cut off"
     moved = put_aside(first, copies / "first")
     if isinstance(moved, str):

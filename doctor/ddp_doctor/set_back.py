@@ -8,15 +8,15 @@ from ddp_doctor.audited import AuditedRun
 
 
 def take_copies(audits: Path, into: Path) -> None:
-    """Moves the files that each rank kept (audit/kept.py), before the folder of its audit is removed."""
-    for folder in audits.glob("*.kept"):
+    """Moves the files that each rank copied (audit/snapshot.py), before the folder of its audit is removed."""
+    for folder in audits.glob("*.snapshot"):
         shutil.move(folder, into / folder.name)
 
 
 def moment(run: AuditedRun) -> int | None:
-    """The number of updates after which the files were kept; None unless every rank kept them at the same one."""
-    updates = {event["updates"] for events in run.of("kept").values() for event in events}
-    return updates.pop() if len(updates) == 1 and run.whole else None
+    """The number of steps after which the files were copied; None if nowhere, at several, or if the run was cut off."""
+    steps = {event["steps"] for events in run.of("snapshot").values() for event in events}
+    return steps.pop() if len(steps) == 1 and run.whole else None
 
 
 def put_aside(run: AuditedRun, into: Path) -> dict[str, Path] | str:
@@ -49,21 +49,21 @@ def set_back(run: AuditedRun, copies: Path) -> str | None:
         return "the first run saved nothing with torch.save between two updates" if run.whole else "it was cut off"
     plans = []
     for audit in run.audits.values():
-        kept, written = (next(iter(audit.of(kind)), None) for kind in ("kept", "written"))
+        snapshot, written = (next(iter(audit.of(kind)), None) for kind in ("snapshot", "written"))
         if written is None:
             return "not all that was written is known"
-        if kept is None:
+        if snapshot is None:
             continue
-        if older := set(written["older"]) - set(kept["files"]):
+        if older := set(written["older"]) - set(snapshot["files"]):
             return f"it also wrote over {min(older)}, which was there before: start with an empty folder"
-        plans.append((kept, written))
-    for kept, written in plans:
-        for folder in set(written["folders"]) - set(kept["folders"]):
+        plans.append((snapshot, written))
+    for snapshot, written in plans:
+        for folder in set(written["folders"]) - set(snapshot["folders"]):
             shutil.rmtree(folder, ignore_errors=True)
         for path in written["files"]:
-            if path not in kept["files"]:
+            if path not in snapshot["files"]:
                 Path(path).unlink(missing_ok=True)
-        for path, name in kept["files"].items():
+        for path, name in snapshot["files"].items():
             os.makedirs(os.path.dirname(path), exist_ok=True)
             Path(path).unlink(missing_ok=True)
             shutil.copy2(copies / Path(name).parent.name / Path(name).name, path, follow_symlinks=False)

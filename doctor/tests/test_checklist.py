@@ -65,7 +65,7 @@ def test_an_audited_run_computes_the_same_bits(tmp_path):
     plain = run_ranks(script, 7, nproc=2)
     assert run_ranks(FOLDER / "audited_script.py", folder, script, 7, nproc=2).lines == plain.lines
     events = audited.read(folder)[0].events
-    assert {"update", "batch", "dropout", "clip", "call"} <= {event["event"] for event in events}
+    assert {"step", "batch", "dropout", "clip", "call"} <= {event["event"] for event in events}
     assert not [event for event in events if event["event"] == "audit failed"]
 
 

@@ -1,7 +1,7 @@
 """Runs inside each rank of `doctor check`: records what the script does with torch, and changes nothing in it.
 
 Each rank writes JSON lines to a file of its own, PID.audit in the doctor's folder. The audit imports the standard
-library, and torch only after the script has. It reads checksums and a few values of tensors, and draws no random
+library, and torch only after the script has. Of tensors it records checksums and a few values; it draws no random
 number.
 """
 
@@ -33,7 +33,7 @@ def _watch_torch(log):
 
 
 class _TorchImportHook:
-    """A finder in sys.meta_path that lets the others find torch, and calls `after_import` when it has been imported."""
+    """A finder in sys.meta_path: torch is found by the other finders, and `after_import` called once it is imported."""
 
     def __init__(self, after_import):
         self.after_import = after_import

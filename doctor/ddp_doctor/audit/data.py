@@ -1,13 +1,13 @@
-"""Watches DataLoaders: which indices each rank drew, and a checksum of every sample that came of them."""
+"""Watches DataLoaders: the indices that each rank drew, and a checksum of every sample in the batches."""
 
 import functools
 
 import torch
 
 from .log import where
-from .tensors import rows
+from .tensors import sample_checksums
 
-INDICES = 100_000  # are written down in all
+MAX_INDICES = 100_000  # recorded in all
 
 
 def watch_loaders(log):
@@ -15,22 +15,23 @@ def watch_loaders(log):
 
     loaders = _Loaders(log)
     iterator = dataloader._BaseDataLoaderIter
-    iterator.__init__ = log.watched(iterator.__init__, lambda args, kwargs: loaders.begin(args[0], args[1]))
-    iterator._reset = log.watched(iterator._reset, loaders.again)
-    iterator._next_index = log.watched(iterator._next_index, lambda args, _: functools.partial(loaders.draws, args[0]))
-    iterator.__next__ = loaders.delivers(iterator.__next__)
+    iterator.__init__ = log.watched(iterator.__init__, lambda args, kwargs: loaders.record_epoch(args[0], args[1]))
+    iterator._reset = log.watched(iterator._reset, loaders.before_reset)
+    iterator._next_index = log.watched(
+        iterator._next_index, lambda args, _: functools.partial(loaders.record_indices, args[0])
+    )
+    iterator.__next__ = loaders.watched_next(iterator.__next__)
 
 
 class _Loaders:
     def __init__(self, log):
         self.log = log
-        self.numbers, self.epochs = {}, {}  # by the id of a loader, which is kept so that no other gets it
-        self.kept, self.written = [], 0
+        self.numbers = {}  # loader -> its number
+        self.epochs = {}  # number of a loader -> number of its current epoch
+        self.index_count = 0
 
-    def begin(self, iterator, loader):
-        if id(loader) not in self.numbers:
-            self.kept.append(loader)
-        number = self.numbers.setdefault(id(loader), len(self.numbers))
+    def record_epoch(self, iterator, loader):
+        number = self.numbers.setdefault(loader, len(self.numbers))
         epoch = self.epochs[number] = self.epochs.get(number, -1) + 1
         iterator._ddp_doctor_epoch = (number, epoch)
         sampler = _innermost(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
@@ -45,45 +46,54 @@ class _Loaders:
             size=_size(loader.dataset),
         )
 
-    def again(self, args, kwargs):
-        first = args[2] if len(args) > 2 else kwargs.get("first_iter", False)
-        if not first:
-            self.begin(args[0], args[1])
+    def before_reset(self, args, kwargs):
+        """Persistent workers: the iterator of the first epoch is reset for each later one."""
+        is_first_epoch = args[2] if len(args) > 2 else kwargs.get("first_iter", False)
+        if not is_first_epoch:
+            self.record_epoch(args[0], args[1])
 
-    def draws(self, iterator, drawn):
+    def record_indices(self, iterator, indices):
         number, epoch = iterator._ddp_doctor_epoch
-        drawn = drawn if isinstance(drawn, list | tuple) else [drawn]
-        self.written += len(drawn)
-        if self.written <= INDICES and all(isinstance(index, int) for index in drawn):
-            self.log.event("indices", most=INDICES, loader=number, epoch=epoch, indices=list(drawn))
+        indices = indices if isinstance(indices, list | tuple) else [indices]
+        self.index_count += len(indices)
+        if self.index_count <= MAX_INDICES and all(isinstance(index, int) for index in indices):
+            self.log.event("indices", limit=MAX_INDICES, loader=number, epoch=epoch, indices=list(indices))
 
-    def delivers(self, function):
+    def watched_next(self, function):
         @functools.wraps(function)
-        def delivers(iterator):
+        def watched(iterator):
             try:
                 batch = function(iterator)
             except StopIteration:
-                self.log.quietly(self.exhausted, iterator)
+                self.log.quietly(self.record_exhausted, iterator)
                 raise
-            self.log.quietly(self.batch, iterator, batch)
+            self.log.quietly(self.record_batch, iterator, batch)
             return batch
 
-        return delivers
+        return watched
 
-    def exhausted(self, iterator):
+    def record_exhausted(self, iterator):
         number, epoch = iterator._ddp_doctor_epoch
         self.log.event("exhausted", loader=number, epoch=epoch)
 
-    def batch(self, iterator, batch):
+    def record_batch(self, iterator, batch):
         number, epoch = iterator._ddp_doctor_epoch
-        sums, rich = _rows(batch)
-        self.log.event("batch", loader=number, epoch=epoch, gradients=torch.is_grad_enabled(), rows=sums, rich=rich)
+        parts = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else [batch]
+        samples, distinctive = sample_checksums(part for part in parts if isinstance(part, torch.Tensor))
+        self.log.event(
+            "batch",
+            loader=number,
+            epoch=epoch,
+            gradients=torch.is_grad_enabled(),
+            samples=samples,
+            distinctive=distinctive,
+        )
 
 
 def _innermost(sampler):
-    """The sampler that draws, below those that make batches of it."""
-    while below := getattr(sampler, "sampler", None) or getattr(sampler, "batch_sampler", None):
-        sampler = below
+    """The sampler that draws the indices, inside of the batch samplers that wrap it."""
+    while inner := getattr(sampler, "sampler", None) or getattr(sampler, "batch_sampler", None):
+        sampler = inner
     return sampler
 
 
@@ -92,9 +102,3 @@ def _size(dataset):
         return len(dataset)
     except TypeError:
         return None
-
-
-def _rows(batch):
-    """A checksum of each sample over all tensors of the batch; None if they have no common first dimension."""
-    parts = list(batch.values()) if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else [batch]
-    return rows([part for part in parts if isinstance(part, torch.Tensor) and part.dim()])

@@ -1,4 +1,4 @@
-"""Watches random numbers: those of Python's and NumPy's generators, and of all generators while samples are made."""
+"""Watches random numbers: the script's draws from Python's and NumPy's global generators, and the draws of samples."""
 
 import functools
 import random
@@ -9,55 +9,60 @@ import torch
 
 from .log import kind_of, where
 
-PYTHON = (
+PYTHON_FUNCTIONS = (
     "random uniform randint randrange choice choices gauss normalvariate betavariate triangular getrandbits".split()
 )
-NUMPY = "rand randn random random_sample uniform normal standard_normal randint choice beta binomial poisson".split()
-MOST = 400  # draws that are recorded; of the fetches of a loader a tenth of that
+NUMPY_FUNCTIONS = (
+    "rand randn random random_sample uniform normal standard_normal randint choice beta binomial poisson".split()
+)
+MAX_DRAWS, MAX_FETCHES = 400, 40  # that are recorded; a fetch makes the samples of one batch
 
 
 def watch_draws(log):
     """Each draw of the script outside of a loader, and the generators that a loader's samples use."""
     from torch.utils.data._utils import fetch
 
-    modules = [(random, PYTHON, "Python's random")]
+    log.fetching = False
+    modules = [(random, PYTHON_FUNCTIONS, "Python's random")]
     if "numpy" in sys.modules:
-        modules.append((sys.modules["numpy"].random, NUMPY, "NumPy's random"))
+        modules.append((sys.modules["numpy"].random, NUMPY_FUNCTIONS, "NumPy's random"))
     for module, names, title in modules:
         for name in names:
-            setattr(module, name, _draws(log, getattr(module, name), module, title))
-    for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
-        kind.fetch = _fetches(log, kind.fetch)
+            setattr(module, name, _watched_draw(log, getattr(module, name), module, title))
+    for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+        fetcher.fetch = _watched_fetch(log, fetcher.fetch)
 
 
-def _draws(log, function, module, title):
+def _watched_draw(log, function, module, title):
     @functools.wraps(function)
-    def draws(*args, **kwargs):
-        own = kind_of(sys._getframe(1).f_code.co_filename) == "own"
-        if not own or log.off() or log.counts.get("draw", 0) >= MOST or getattr(log, "fetching", False):
+    def watched(*args, **kwargs):
+        by_script = kind_of(sys._getframe(1).f_code.co_filename) == "own"
+        if not by_script or log.is_paused() or log.counts.get("draw", 0) >= MAX_DRAWS or log.fetching:
             return function(*args, **kwargs)
         state = log.quietly(lambda: _checksum(module.getstate() if module is random else module.get_state()))
         result = function(*args, **kwargs)
-        log.quietly(lambda: log.event("draw", of=title, state=state, many=hasattr(result, "shape"), frames=where()))
+        log.quietly(
+            lambda: log.event("draw", generator=title, state=state, is_array=hasattr(result, "shape"), frames=where())
+        )
         return result
 
-    return draws
+    return watched
 
 
-def _fetches(log, function):
+def _watched_fetch(log, function):
+    # Also called in a loader's worker, which has been forked from the rank.
     @functools.wraps(function)
-    def fetches(fetcher, indices):
-        """Also called in a loader's worker, which has been forked from the rank."""
-        if getattr(log, "fetching", False) or log.counts.get("fetch", 0) >= MOST // 10:
+    def watched(fetcher, indices):
+        if log.fetching or log.counts.get("fetch", 0) >= MAX_FETCHES:
             return function(fetcher, indices)
-        log.fetching, states = True, _states(fetcher.dataset)
+        log.fetching, old_states = True, _states(fetcher.dataset)
         try:
             return function(fetcher, indices)
         finally:
             log.fetching = False
-            _record_fetch(log, states, _states(fetcher.dataset))
+            _record_fetch(log, old_states, _states(fetcher.dataset))
 
-    return fetches
+    return watched
 
 
 def _record_fetch(log, old_states, new_states):
@@ -65,7 +70,7 @@ def _record_fetch(log, old_states, new_states):
     worker = torch.utils.data.get_worker_info()
     log.event(
         "fetch",
-        anywhere=True,
+        in_forks=True,
         drawn={name: state for name, state in old_states.items() if new_states.get(name) != state},
         worker=worker and worker.id,
         gradients=worker is not None or torch.is_grad_enabled(),

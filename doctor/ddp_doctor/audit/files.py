@@ -5,82 +5,84 @@ import os
 import re
 import sys
 
-from .kept import Kept
 from .log import kind_of, where
+from .snapshot import Snapshot
 
 NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d+(?:e[+-]?\d+)?(?![\w.])")
-PYCACHE = "__pycache__"  # what any rank compiles first goes there, under another name, and is renamed
-WRITES = ("torch", "numpy", "safetensors", "pandas")  # packages that write a file where the script says so
+PYCACHE = "__pycache__"  # not compared: only the first rank that imports a module writes its compiled file
+WRITING_PACKAGES = ("numpy", "safetensors", "pandas")  # beside torch; they write a file where the script says so
 
 
 def watch_files(log):
-    """Through Python's audit hooks, which see every open(), os.rename and os.mkdir, and print."""
-    log.kept = Kept(log)
-    looks = {"open": _opened, "os.rename": _renamed, "os.mkdir": _made, "os.symlink": _linked}
+    """Adds an audit hook of Python, which sees open(), os.rename, os.mkdir and os.symlink, and replaces print."""
+    log.snapshot = Snapshot(log)
+    recorders = {"open": _record_open, "os.rename": _record_rename, "os.mkdir": _record_mkdir}
+    recorders["os.symlink"] = _record_symlink
 
     def hook(event, args):
-        if event in looks:
-            log.quietly(looks[event], log, *args)
+        if event in recorders:
+            log.quietly(recorders[event], log, *args)
 
-    def prints(args, kwargs):
+    def record_print(args, kwargs):
         if kwargs.get("file") in (None, sys.stdout):
             text = " ".join(str(arg) for arg in args if isinstance(arg, str | int | float))
             if numbers := NUMBER.findall(text):
                 log.event("print", frames=where(), numbers=numbers[:20])
 
     sys.addaudithook(hook)
-    builtins.print = log.watched(builtins.print, prints)
+    builtins.print = log.watched(builtins.print, record_print)
 
 
-def _opened(log, path, mode, flags):
+def _record_open(log, path, mode, flags):
     if isinstance(path, int) or path is None:
         return
     if mode is None:
-        changes, anew = bool(flags & (os.O_WRONLY | os.O_RDWR)), not flags & os.O_APPEND
+        writes, replaces = bool(flags & (os.O_WRONLY | os.O_RDWR)), not flags & os.O_APPEND
     else:
-        changes, anew = bool(set(mode) & {*"wxa+"}), bool(set(mode) & {*"wx"})
-    if not changes:
+        writes, replaces = bool(set(mode) & {*"wxa+"}), bool(set(mode) & {*"wx"})
+    if not writes:
         return
     path = os.path.abspath(os.fsdecode(path))
     if os.path.isdir(path):  # opened for a file without a name, as by tempfile.TemporaryFile
         return
     if path.startswith(("/dev/", "/proc/", "/sys/")) or path.endswith((".pyc", ".lock")) or PYCACHE in path:
         return
-    asked = _asked_for_by_the_script()
-    log.kept.writes(os.path.realpath(path), asked)
-    if asked and anew:
+    by_script = _is_called_by_script()
+    log.snapshot.record_write(os.path.realpath(path), by_script)
+    if by_script and replaces:
         log.event("open", path=os.path.realpath(path), frames=where())
 
 
-def _asked_for_by_the_script():
-    """Did the user's own code open it, by itself or through Python's library or a package that writes arrays?"""
+def _is_called_by_script():
+    """Whether the user's own code opens the file: itself, or through torch, Python's library or a WRITING_PACKAGES."""
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         kind = kind_of(file)
         if kind == "own":
             return True
-        if "importlib" in file or kind == "package" and not any(f"-packages/{name}/" in file for name in WRITES):
+        is_other_package = kind == "package" and not any(f"-packages/{name}/" in file for name in WRITING_PACKAGES)
+        if "importlib" in file or is_other_package:
             return False
         frame = frame.f_back
     return False
 
 
-def _renamed(log, *paths_and_folders):
+def _record_rename(log, *paths_and_folders):
     paths, frames = paths_and_folders[:2], where()
     if all(isinstance(path, str | bytes | os.PathLike) for path in paths):
         source, target = (os.path.realpath(os.fsdecode(path)) for path in paths)
         if PYCACHE in target:
             return
-        log.kept.renames(source, target)
+        log.snapshot.record_rename(source, target)
         if frames:
             log.event("rename", source=source, target=target, frames=frames)
 
 
-def _made(log, path, *_):
-    log.kept.folders.add(os.path.realpath(os.fsdecode(path)))
+def _record_mkdir(log, path, *_):
+    log.snapshot.folders.add(os.path.realpath(os.fsdecode(path)))
 
 
-def _linked(log, _source, target, *_):
+def _record_symlink(log, _source, target, *_):
     folder, name = os.path.split(os.path.abspath(os.fsdecode(target)))
-    log.kept.writes(os.path.join(os.path.realpath(folder), name), _asked_for_by_the_script())
+    log.snapshot.record_write(os.path.join(os.path.realpath(folder), name), _is_called_by_script())

@@ -7,62 +7,67 @@ import sys
 import sysconfig
 import threading
 
-DOCTOR = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # its own files are in no finding
+DOCTOR = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # the doctor's own files, which no finding names
 LIBRARIES = tuple(
     {os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
-MOST = 3000  # events of a kind, unless said otherwise
-UPDATES = 40  # of each optimizer are looked at whole; a check without torch has to know, too
+MAX_EVENTS = 3000  # of a kind, unless the caller has another limit
+MAX_STEPS = 40  # of each optimizer are recorded; here and not in training.py, which needs torch: a check imports it
 
 
 class Log:
-    """Appends events to PID.audit. Nothing is written by a process that this one has forked."""
+    """Appends events to PID.audit.
+
+    snapshot, replicas, is_gradient, works, fetching   set by the watchers of the other modules
+    """
 
     def __init__(self, folder):
         self.pid = os.getpid()
         self.path = os.path.join(folder, str(self.pid))
-        self.kept = None  # see kept.py
         self.file = os.open(f"{self.path}.audit", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self.counts, self.inside = {}, threading.local()
+        self.counts, self.thread = {}, threading.local()
         self.event("start", rank=int(os.environ["RANK"]))
 
-    def event(self, kind, most=MOST, anywhere=False, **facts):
-        """Writes one event; those above `most` of a kind are only counted. `anywhere`: from forked processes, too."""
+    def event(self, kind, limit=MAX_EVENTS, in_forks=False, **facts):
+        """Writes one event; those of a kind above `limit` are only counted. in_forks: also in forked processes."""
         self.counts[kind] = self.counts.get(kind, 0) + 1
-        if self.counts[kind] <= most and (anywhere or os.getpid() == self.pid):
+        if self.counts[kind] <= limit and (in_forks or os.getpid() == self.pid):
             os.write(self.file, (json.dumps({"event": kind, **facts}) + "\n").encode())
 
     def end(self):
-        self.quietly(self.kept.end)
+        self.quietly(self.snapshot.end)
 
-    def off(self):
-        """Is this a moment at which nothing is to be seen: in what the audit itself calls, or in a forked process?"""
-        return getattr(self.inside, "looking", False) or os.getpid() != self.pid
+    def is_paused(self):
+        """Whether calls are not recorded now: the audit itself makes them, or a forked process."""
+        return getattr(self.thread, "recording", False) or os.getpid() != self.pid
 
-    def quietly(self, look, *args):
-        """`look(*args)`; the script must not notice if that fails, and what it calls is not watched."""
-        if self.off():
+    def quietly(self, recorder, *args):
+        """Returns recorder(*args), whose own calls are not recorded. An error in it is an event, and None returned."""
+        if self.is_paused():
             return None
-        self.inside.looking = True
+        self.thread.recording = True
         try:
-            return look(*args)
+            return recorder(*args)
         except Exception as error:
-            self.event("audit failed", most=20, text=f"{getattr(look, '__qualname__', look)}: {error!r}")
+            self.event("audit failed", limit=20, text=f"{getattr(recorder, '__qualname__', recorder)}: {error!r}")
             return None
         finally:
-            self.inside.looking = False
+            self.thread.recording = False
 
-    def watched(self, function, look):
-        """`function`, with `look(args, kwargs)` before it; what that returns is called with the result, if anything."""
+    def watched(self, function, before):
+        """A wrapper of `function` that first calls before(args, kwargs).
+
+        `before` returns None, or a function that is called with the result afterwards.
+        """
 
         @functools.wraps(function)
         def watched(*args, **kwargs):
-            if self.off():
+            if self.is_paused():
                 return function(*args, **kwargs)
-            then = self.quietly(look, args, kwargs)
+            after = self.quietly(before, args, kwargs)
             result = function(*args, **kwargs)
-            if then is not None:
-                self.quietly(then, result)
+            if after is not None:
+                self.quietly(after, result)
             return result
 
         return watched
@@ -71,7 +76,7 @@ class Log:
 @functools.cache
 def kind_of(file):
     """Whose code a file holds: "own" (the user's), "torch", "package" (installed), "library" (Python's) or "audit"."""
-    if file.startswith("<") or not file.endswith((".py", ".ipynb")):  # torch's C++ part names sources that are not here
+    if file.startswith("<") or not file.endswith((".py", ".ipynb")):  # torch's stacks name C++ sources, too
         return "library"
     path = os.path.realpath(file)
     if path.startswith(DOCTOR + os.sep):
@@ -81,10 +86,10 @@ def kind_of(file):
     return "library" if path.startswith(LIBRARIES) else "own"
 
 
-def where(most=4):
-    """[[file, line, function], ...] of the user's own code, from the innermost frame out."""
+def where():
+    """[[file, line, function], ...] of the user's own code: four frames at most, the innermost first."""
     frame, frames = sys._getframe(1), []
-    while frame is not None and len(frames) < most:
+    while frame is not None and len(frames) < 4:
         name = frame.f_code.co_filename
         if kind_of(name) == "own":
             frames.append([os.path.abspath(name), frame.f_lineno, frame.f_code.co_name])
@@ -92,14 +97,15 @@ def where(most=4):
     return frames
 
 
-def caller(skipped="torch/"):
+def caller(*skipped):
     """Whose code called the watched function: "own", "torch", "package" or "library".
 
-    It is the innermost frame outside of the audit, and of the installed files whose path begins with `skipped`.
+    Frames of the audit are skipped, and those of the installed files or folders `skipped`, such as "torch/".
     """
     frame = sys._getframe(1)
     while frame is not None and (
-        kind_of(frame.f_code.co_filename) == "audit" or f"-packages/{skipped}" in frame.f_code.co_filename
+        kind_of(frame.f_code.co_filename) == "audit"
+        or any(f"-packages/{path}" in frame.f_code.co_filename for path in skipped)
     ):
         frame = frame.f_back
     return "own" if frame is None else kind_of(frame.f_code.co_filename)

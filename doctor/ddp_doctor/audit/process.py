@@ -1,4 +1,4 @@
-"""Watches the process group: when it begins and ends, which collectives run, and how many threads compute."""
+"""Watches the process group: its start and end, its collectives, and the number of threads."""
 
 import sys
 
@@ -20,33 +20,33 @@ def watch_process(log):
     if core is None:  # torch without torch.distributed
         return
 
-    def replace(name, look):
+    def watch(name, before):
         if function := getattr(core, name, None):
-            watched = log.watched(function, look)
+            watched = log.watched(function, before)
             setattr(core, name, watched)
             if getattr(torch.distributed, name, None) is function:
                 setattr(torch.distributed, name, watched)
 
-    def begins(args, kwargs):
+    def before_init(args, kwargs):
         timeout = args[2] if len(args) > 2 else kwargs.get("timeout")
-        frames, by = where(), caller()
+        frames, made_by = where(), caller("torch/")
         return lambda _: log.event(
-            "group begins", frames=frames, by=by, timeout=timeout is not None, threads=torch.get_num_threads()
+            "group begins", frames=frames, made_by=made_by, timeout=timeout is not None, threads=torch.get_num_threads()
         )
 
-    def ends(args, kwargs):
+    def before_destroy(args, kwargs):
         if not args and kwargs.get("group") is None:
             log.event("group ends", frames=where(), threads=torch.get_num_threads())
 
-    def threads(args, kwargs):
+    def before_set_num_threads(args, kwargs):
         log.event("threads", frames=where(), number=int(args[0] if args else kwargs.get("n", 1)))
 
-    replace("init_process_group", begins)
-    replace("destroy_process_group", ends)
+    watch("init_process_group", before_init)
+    watch("destroy_process_group", before_destroy)
     for name in COLLECTIVES:
-        replace(name, lambda args, kwargs, name=name: _collective(log, name, args, kwargs))
-    torch.set_num_threads = log.watched(torch.set_num_threads, threads)
-    log.works = []  # what async_op=True returned, kept so that no other gets its id
+        watch(name, lambda args, kwargs, name=name: _record_collective(log, name, args, kwargs))
+    torch.set_num_threads = log.watched(torch.set_num_threads, before_set_num_threads)
+    log.works = []  # (what async_op=True returned, number of the collective)
     for name in ("wait", "get_future", "is_completed", "block_current_stream"):
         if function := getattr(core.Work, name, None):
             setattr(core.Work, name, log.watched(function, lambda args, kwargs: _record_wait(log, args[0])))
@@ -54,26 +54,26 @@ def watch_process(log):
     join.__init__ = log.watched(join.__init__, lambda args, kwargs: log.event("join"))
 
 
-def _collective(log, name, args, kwargs):
-    payload = [*args[:2], *kwargs.values()]  # all_gather takes its list of results before the tensor that is sent
+def _record_collective(log, name, args, kwargs):
+    payload = [*args[:2], *kwargs.values()]  # all_gather: the output list, then the tensor that is sent
     payload = payload[1:2] if name.startswith("all_gather") and len(payload) > 1 else payload[:1]
     tensors = [tensor for _, tensor in tensors_in(payload)]
     number = log.counts.get("collective", 0)
-    must_be_awaited = caller("-") == "own" and kwargs.get("async_op")  # "-" skips no installed file
+    is_async = caller() == "own" and bool(kwargs.get("async_op"))  # what torch starts, it also waits for
     log.event(
         "collective",
         name=name,
         number=number,
         frames=where(),
         on_gradients=any(log.is_gradient(tensor) for tensor in tensors),
-        values=_numbers(payload, tensors),
-        awaited=not must_be_awaited,
+        values=_values(payload, tensors),
+        is_async=is_async,
     )
-    return lambda work: log.works.append((work, number)) if must_be_awaited else None
+    return lambda work: log.works.append((work, number)) if is_async else None
 
 
-def _numbers(payload, tensors):
-    """Up to eight of the numbers that are sent; those of tensors only where a tensor has four values at most."""
+def _values(payload, tensors):
+    """Up to eight of the numbers that are sent: the values of tensors with at most four, else those of objects."""
     if tensors:
         small = [tensor for tensor in tensors if 0 < tensor.numel() <= 4 and not tensor.is_complex()]
         return [float(value) for tensor in small for value in tensor.detach().reshape(-1).tolist()][:8]
@@ -82,7 +82,7 @@ def _numbers(payload, tensors):
     return [float(value) for value in values if isinstance(value, int | float)][:8]
 
 
-def _record_wait(log, awaited):
+def _record_wait(log, waited_for):
     for work, number in log.works:
-        if work is awaited:
+        if work is waited_for:
             log.event("waited", number=number)

@@ -1,4 +1,4 @@
-"""Watches checkpoints that are saved and loaded, and the numbers that are read from tensors."""
+"""Watches torch.save and torch.load, and the numbers that the script reads from tensors."""
 
 import os
 import pickle
@@ -11,35 +11,35 @@ from .variables import names_of
 
 
 def watch_saves(log):
-    def saves(args, kwargs):
+    def before_save(args, kwargs):
         file = args[1] if len(args) > 1 else kwargs.get("f")
-        path, frames, direct = _path_of(file), where(), isinstance(file, str | os.PathLike)
+        path, frames, is_path = _path_of(file), where(), isinstance(file, str | os.PathLike)
         if path is None:
             return None
-        log.kept.writes(path)
+        log.snapshot.record_write(path)
         names = names_of(args[0] if args else kwargs.get("obj"), log.replicas())
 
-        def then(_):
-            log.kept.saves(path)
-            refused = _loads(path) if direct else None
-            log.event("save", path=path, frames=frames, loads=refused, names=names)
+        def after(_):
+            log.snapshot.record_save(path)
+            load_error = _load_error(path) if is_path else None
+            log.event("save", path=path, frames=frames, load_error=load_error, names=names)
 
-        return then
+        return after
 
-    def loads(args, kwargs):
+    def before_load(args, kwargs):
         if (path := _path_of(args[0] if args else kwargs.get("f"))) is not None:
             log.event("load", path=path, frames=where())
 
-    def item(args, kwargs):
+    def before_item(args, kwargs):
         if args[0].numel() != 1 or caller("torch/_tensor.py") != "own":
             return None
         gradients = torch.is_grad_enabled()
         return lambda value: log.event("item", value=float(value), gradients=gradients)
 
-    torch.save = torch.serialization.save = log.watched(torch.save, saves)
-    torch.load = torch.serialization.load = log.watched(torch.load, loads)
-    torch.Tensor.item = log.watched(torch.Tensor.item, item)
-    torch.Tensor.__float__ = log.watched(torch.Tensor.__float__, item)
+    torch.save = torch.serialization.save = log.watched(torch.save, before_save)
+    torch.load = torch.serialization.load = log.watched(torch.load, before_load)
+    torch.Tensor.item = log.watched(torch.Tensor.item, before_item)
+    torch.Tensor.__float__ = log.watched(torch.Tensor.__float__, before_item)
 
 
 def _path_of(file):
@@ -48,8 +48,8 @@ def _path_of(file):
     return os.path.realpath(os.fspath(name)) if isinstance(name, str | os.PathLike) else None
 
 
-def _loads(path):
-    """True, or why `torch.load` with its default, weights_only=True, refuses what was saved."""
+def _load_error(path):
+    """Why torch.load with its default, weights_only=True, refuses the file; "" if it loads it."""
     try:
         torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -57,4 +57,4 @@ def _loads(path):
         return name[1] if name else "what it holds"
     except Exception as error:
         return repr(error)[:200]
-    return True
+    return ""

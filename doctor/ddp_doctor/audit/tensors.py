@@ -1,12 +1,12 @@
-"""A tensor in few numbers: its checksum, some values, its sums, and the samples that a batch holds."""
+"""Summaries of tensors: a checksum, some values, sums, and a checksum of each sample of a batch."""
 
 import ctypes
 import zlib
 
 import torch
 
-SAMPLES = 6  # values of a tensor
-ROWS = 512  # samples of a batch
+MAX_VALUES = 6  # of a tensor
+MAX_SAMPLES = 512  # of a batch
 
 
 def checksum(tensor):
@@ -18,36 +18,40 @@ def checksum(tensor):
 
 
 def some_values(tensor):
-    """A few of its values, always from the same places; None for what is no plain dense tensor."""
+    """Up to MAX_VALUES values of the tensor as floats, always from the same indices; None unless plain and dense."""
     if tensor is None or not _is_plain(tensor):
         return None
     flat = tensor.detach().reshape(-1)
-    return flat[:: max(1, flat.numel() // SAMPLES)][:SAMPLES].double().tolist()
+    return flat[:: max(1, flat.numel() // MAX_VALUES)][:MAX_VALUES].double().tolist()
 
 
 def sums(tensor):
-    """[sum, sum of magnitudes], which rounding hardly changes."""
+    """[sum, sum of absolute values], in float64; None unless the tensor is plain and dense."""
     if not _is_plain(tensor):
         return None
     wide = tensor.detach().double()
     return [wide.sum().item(), wide.abs().sum().item()]
 
 
-def rows(tensors):
-    """(checksum of each sample over all tensors, or None; whether two can hardly be equal by chance)."""
+def sample_checksums(tensors):
+    """(a checksum of each sample over all tensors, whether different samples have different checksums).
+
+    (None, False) where the tensors have no common first dimension, or more than MAX_SAMPLES samples.
+    """
+    tensors = [tensor for tensor in tensors if tensor.dim()]
     sizes = {len(tensor) for tensor in tensors}
-    if len(sizes) != 1 or not 0 < min(sizes) <= ROWS:
+    if len(sizes) != 1 or not 0 < min(sizes) <= MAX_SAMPLES:
         return None, False
-    sums = [zlib.crc32(repr([checksum(tensor[row]) for tensor in tensors]).encode()) for row in range(sizes.pop())]
-    return sums, any(_is_rich(tensor) for tensor in tensors)
+    sums = [zlib.crc32(repr([checksum(tensor[i]) for tensor in tensors]).encode()) for i in range(sizes.pop())]
+    return sums, any(_is_distinctive(tensor) for tensor in tensors)
 
 
-def _is_rich(tensor):
-    """Fractions, or many different whole numbers: two samples are equal only if they are the same one."""
-    row = tensor[0]
+def _is_distinctive(tensor):
+    """Whether two samples can hardly be equal by chance: they hold fractions, or many different integers."""
+    sample = tensor[0]
     if tensor.is_floating_point() and bool((tensor != tensor.round()).any()):
         return True
-    return row.numel() >= 8 and len(row.unique()) >= 5
+    return sample.numel() >= 8 and len(sample.unique()) >= 5
 
 
 def _is_plain(tensor):

@@ -1,4 +1,4 @@
-"""Finds tensors that the script holds in its variables, by the names that it gave them."""
+"""Finds the tensors in the local variables of the script's functions."""
 
 import sys
 
@@ -7,11 +7,11 @@ import torch
 from .log import kind_of
 from .tensors import checksum
 
-DEPTH, TENSORS, VALUES = 4, 400, 5_000_000
+MAX_DEPTH, MAX_TENSORS, MAX_VALUES = 4, 400, 5_000_000
 
 
-def tensors_in(value, name="", depth=DEPTH):
-    """(name, tensor) of each tensor within containers, modules and objects of the script's own classes."""
+def tensors_in(value, name="", depth=MAX_DEPTH):
+    """Yields (name, tensor) of each tensor within containers, modules and objects of the script's own classes."""
     if isinstance(value, torch.Tensor):
         yield name, value
     elif depth == 0 or isinstance(value, type):
@@ -21,10 +21,10 @@ def tensors_in(value, name="", depth=DEPTH):
             if isinstance(tensor, torch.Tensor):
                 yield f"{name}.{key}", tensor
     elif isinstance(value, dict):
-        for key in list(value)[:TENSORS]:
+        for key in list(value)[:MAX_TENSORS]:
             yield from tensors_in(value[key], f"{name}[{key!r}]", depth - 1)
     elif isinstance(value, list | tuple):
-        for number, item in enumerate(value[:TENSORS]):
+        for number, item in enumerate(value[:MAX_TENSORS]):
             yield from tensors_in(item, f"{name}[{number}]", depth - 1)
     elif _is_own(value):
         for key, item in list(vars(value).items()):
@@ -39,7 +39,10 @@ def _is_own(value):
 
 
 def variables(skip):
-    """{"function: name": tensor} of the own functions that run now; `skip`, the ids of modules and tensors left out."""
+    """{"function: name": tensor} of the local variables of the script's functions that run now.
+
+    skip   ids of modules and tensors to leave out
+    """
     tensors, frame = {}, sys._getframe(1)
     while frame is not None:
         if kind_of(frame.f_code.co_filename) == "own":
@@ -49,23 +52,23 @@ def variables(skip):
                 for path, tensor in tensors_in(value, name):
                     if id(tensor) not in skip and tensor.dim() and tensor.dtype != torch.uint8 and not tensor.grad_fn:
                         tensors[f"{frame.f_code.co_name}: {path}"] = tensor
-                    if len(tensors) >= TENSORS:
+                    if len(tensors) >= MAX_TENSORS:
                         return tensors
         frame = frame.f_back
     return tensors
 
 
 def checksums(skip):
-    """{"function: name": checksum} of the same, as far as they are not too large."""
-    left, sums = VALUES, {}
+    """{"function: name": checksum} of variables(skip), up to MAX_VALUES values in all."""
+    values_left, sums = MAX_VALUES, {}
     for name, tensor in variables(skip).items():
-        left -= tensor.numel()
-        if left > 0 and (value := checksum(tensor)) is not None:
+        values_left -= tensor.numel()
+        if values_left > 0 and (value := checksum(tensor)) is not None:
             sums[name] = value
     return sums
 
 
 def names_of(value, skip):
-    """The names under which the script's functions hold the tensors within `value`."""
-    memory = {tensor.data_ptr() for _, tensor in tensors_in(value) if tensor.numel()}
-    return [name for name, tensor in variables(skip).items() if tensor.numel() and tensor.data_ptr() in memory]
+    """The names in variables(skip) of the tensors within `value`, which are found by their memory."""
+    addresses = {tensor.data_ptr() for _, tensor in tensors_in(value) if tensor.numel()}
+    return [name for name, tensor in variables(skip).items() if tensor.numel() and tensor.data_ptr() in addresses]

@@ -1,4 +1,4 @@
-"""The checks of `doctor check` on an audited run, in the order of its checklist. No process is touched here."""
+"""The checks of `doctor check` on the records of an audited run, in the order of its checklist."""
 
 from ddp_doctor.audited import AuditedRun
 from ddp_doctor.checks import files, gradients, job, replicas, samples, scale, validation
@@ -15,7 +15,7 @@ ALL = {
     "unused": replicas.unused,
     "buffers": replicas.buffers,
     "state": replicas.state,
-    "samples": samples.apart,
+    "samples": samples.own_samples,
     "split": samples.split,
     "reshuffled": samples.reshuffled,
     "dropout": samples.dropout,
@@ -32,7 +32,7 @@ ALL = {
 
 
 def findings(run: AuditedRun) -> list[Finding]:
-    """One for each check. A mere consequence of another finding is mentioned there, and not counted a second time."""
+    """One finding for each check. One that follows from another finding becomes "unknown", and names that one."""
     by_name = {name: _finding(name, check, run) for name, check in ALL.items()}
     causes = {
         "unused": ("averaged", "replicas"),
@@ -50,7 +50,7 @@ def findings(run: AuditedRun) -> list[Finding]:
 
 
 def _finding(name: str, check, run: AuditedRun) -> Finding:
-    """A script may do what no check foresees; the others still count."""
+    """The check's finding, "unknown" if the check raises: the records of a script may be unlike any foreseen."""
     try:
         return check(run)
     except Exception as error:

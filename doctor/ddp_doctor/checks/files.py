@@ -1,4 +1,4 @@
-"""Checks files: does one rank write each, and does a kill in the middle of a save leave a whole checkpoint?"""
+"""Checks files: one rank writes each, a kill during a save leaves a valid checkpoint, and torch.load reads it."""
 
 import os
 from pathlib import Path
@@ -8,6 +8,7 @@ from ddp_doctor.checks.finding import Finding
 
 
 def _name(path: str) -> str:
+    """The path relative to the working folder, or the absolute path where that is far away."""
     short = os.path.relpath(path)
     return path if short.startswith("../..") else short
 
@@ -27,6 +28,7 @@ def one_writer(run: AuditedRun) -> Finding:
 
 
 def _saves(run: AuditedRun) -> list[tuple[int, dict]]:
+    """[(rank, event)] of each torch.save."""
     return [(rank, event) for rank, events in run.of("save").items() for event in events]
 
 
@@ -36,21 +38,22 @@ def atomic(run: AuditedRun) -> Finding:
         return Finding("atomic", "unknown", "nothing was saved with torch.save")
     direct: dict[tuple[str, int], list[dict]] = {}
     for rank, save in saves:
-        later = [each for each in run.audits[rank].of("rename") if each["at"] > save["at"]]
-        around = {save["path"], *map(str, Path(save["path"]).parents)}
-        if not any(each["source"] in around for each in later):
+        renames = [event for event in run.audits[rank].of("rename") if event["at"] > save["at"]]
+        file_and_folders = {save["path"], *map(str, Path(save["path"]).parents)}
+        if not any(event["source"] in file_and_folders for event in renames):
             direct.setdefault((save["path"], rank), []).append(save)
     if not direct:
         return Finding("atomic", "ok", f"{len(saves)} saved under another name, then renamed")
-    # The first file that was overwritten, else the first
+    # The first file that was saved twice, else the first file
     (path, _), path_saves = max(direct.items(), key=lambda entry: len(entry[1]) > 1)
     cure = "Save to a temporary name in the same folder, fsync, then os.replace to the final name."
     status, text = "note", "is written under its final name: a kill meanwhile leaves a torn file, which looks whole"
     if len(path_saves) > 1:
         times = len(path_saves)
         text = f"is overwritten in place, {times} times: a kill while it is written leaves no whole checkpoint"
-        runs = [run, *filter(None, [run.second])]
-        if path in [event["path"] for each in runs for events in each.of("load").values() for event in events]:
+        runs = [run, run.second] if run.second else [run]
+        loads = [event for any_run in runs for events in any_run.of("load").values() for event in events]
+        if path in {event["path"] for event in loads}:
             status = "wrong"
         else:
             text += ", if something resumes from it"
@@ -58,12 +61,12 @@ def atomic(run: AuditedRun) -> Finding:
 
 
 def loadable(run: AuditedRun) -> Finding:
-    saves = [save for _, save in _saves(run) if save["loads"] is not None]
+    saves = [save for _, save in _saves(run) if save["load_error"] is not None]
     if not saves:
         return Finding("loadable", "unknown", "nothing was saved with torch.save to a path")
     for save in saves:
-        if save["loads"] is not True:
-            text = f"torch.load refuses {_name(save['path'])} because of {save['loads']}"
+        if save["load_error"]:
+            text = f"torch.load refuses {_name(save['path'])} because of {save['load_error']}"
             cure = "Save tensors, numbers, text and containers of them: state_dict(), not the model."
             return Finding("loadable", "note", text, save["frames"], "K4", cure)
     return Finding("loadable", "ok", f"{len(saves)} loaded again")

@@ -1,4 +1,4 @@
-"""One line of the checklist, and what is said of each kind of failure."""
+"""One finding of a check, the titles of the checks, and the names of the known kinds of failure."""
 
 from dataclasses import dataclass
 
@@ -29,7 +29,7 @@ TITLES = {
     "timeout": "a timeout chosen",
     "threads": "threads x processes within the cores",
 }
-CATALOGUE = {  # kinds of failure: how each is called, and where people met it
+CATALOGUE = {  # kind of failure -> its name, and a report of it
     "C1": "unused parameter; its error comes one step late",
     "K1": "torn checkpoint (Lightning#19970)",
     "K2": "ranks race on a path (pytorch#194614)",
@@ -58,9 +58,13 @@ CATALOGUE = {  # kinds of failure: how each is called, and where people met it
 
 @dataclass(frozen=True)
 class Finding:
-    """status: "ok", "wrong", "note" (true, but not wrong in every script) or "unknown" (cannot be decided).
+    """One line of the checklist.
 
-    frames are the user's own, innermost first; entry is a key of CATALOGUE.
+    check   a key of TITLES
+    status  "ok", "wrong", "note" (a defect in some scripts, not in all) or "unknown" (cannot be decided)
+    frames  of the user's own code, innermost first
+    entry   a key of CATALOGUE
+    cure    what to do
     """
 
     check: str

@@ -1,18 +1,19 @@
-"""Checks how each rank's gradient reached the optimizer: averaged, summed, cleared, or never sent."""
+"""Checks how the ranks' gradients reach the optimizer: averaged, summed, cleared, or never sent."""
 
 import math
 import statistics
 
 from ddp_doctor.audited import AuditedRun
 from ddp_doctor.checks.finding import Finding
-from ddp_doctor.checks.replicas import NO_OPTIMIZER, apart, differ, made_equal, updates
+from ddp_doctor.checks.replicas import NO_OPTIMIZER, differ, made_equal, steps_by_optimizer, weights_differ
 
-CLOSE = 0.02  # relative; a gradient that was sent in bfloat16 is still the mean
+CLOSE = 0.02  # relative tolerance: a mean that was sent in bfloat16 still is one
 
 
-def _vectors(row, name: str, i: int):
-    values = [update[name][i] for update in row.values()]
-    return None if any(value is None for value in values) else values
+def _by_rank(row, name: str, i: int):
+    """`name` of parameter i in one step, of each rank; None if one rank has none."""
+    values = [step[name][i] for step in row.values()]
+    return None if None in values else values
 
 
 def _norm(values) -> float:
@@ -23,9 +24,12 @@ def _near(a, b) -> bool:
     return _norm(x - y for x, y in zip(a, b, strict=True)) <= 1e-5 * max(_norm(a), _norm(b))
 
 
-def _sent(row, i: int):
-    """How the optimizer got parameter i's gradient: "local", a factor of the ranks' mean, or None if unknown."""
-    world, local, used = len(row), _vectors(row, "local", i), _vectors(row, "used", i)
+def _used_gradient(row, i: int):
+    """What each optimizer used as parameter i's gradient: its rank's own ("local"), or the ranks' mean times a factor.
+
+    Returns "local", the factor, or None where neither can be told.
+    """
+    world, local, used = len(row), _by_rank(row, "local", i), _by_rank(row, "used", i)
     if local is None or used is None or not all(map(_norm, local)):
         return None
     mean = [sum(values) / world for values in zip(*local, strict=True)]
@@ -41,9 +45,10 @@ def _sent(row, i: int):
     return None if same and abs(factor - world) > CLOSE else factor
 
 
-def _fates(optimizer, rows):
-    each = range(len(optimizer["shapes"]))
-    return {i: [fate for row in rows if (fate := _sent(row, i)) is not None] for i in each}
+def used_gradients(optimizer, rows):
+    """{index of a parameter: _used_gradient of each step in which it can be told}."""
+    indices = range(len(optimizer["shapes"]))
+    return {i: [used for row in rows if (used := _used_gradient(row, i)) is not None] for i in indices}
 
 
 def _wrong(text: str, frames, entry: str, cure: str) -> Finding:
@@ -51,59 +56,59 @@ def _wrong(text: str, frames, entry: str, cure: str) -> Finding:
 
 
 def averaged(run: AuditedRun) -> Finding:
-    all_ = updates(run)
-    if not all_:
+    optimizers = steps_by_optimizer(run)
+    if not optimizers:
         return Finding("averaged", "unknown", NO_OPTIMIZER)
-    if early := _not_waited_for(run):
-        return early
+    if finding := _not_waited_for(run):
+        return finding
     if {event["name"] for event in run.gradient_collectives} == {"reduce"} and not run.first("ddp"):
         cure = "Use dist.all_reduce: dist.reduce gives the result to its root only."
-        if any(apart(rows[-1], i) for optimizer, rows in all_ for i in range(len(optimizer["shapes"]))):
+        if any(weights_differ(rows[-1], i) for optimizer, rows in optimizers for i in range(len(optimizer["shapes"]))):
             frames = run.gradient_collectives[0]["frames"]
             return _wrong("the gradients are reduced to one rank only", frames, "S12", cure)
     factors, unclear, backward = [], 0, run.first("backward")
-    for optimizer, rows in all_:
-        fates = _fates(optimizer, rows)
-        local = [i for i, fate in fates.items() if fate and fate.count("local") == len(fate)]
-        if clip := _clips_its_own(run, rows):
+    for optimizer, rows in optimizers:
+        used = used_gradients(optimizer, rows)
+        local = [i for i, each in used.items() if set(each) == {"local"}]
+        if clip := _clip_of_local_gradient(run, rows):
             text = "each rank clips its own gradient, before the ranks' mean is taken"
             cure = "Clip once per update, after the gradients have been averaged: every rank then has the same norm."
             return _wrong(text, clip["frames"], "S9", cure)
-        lasting = [i for i in local if apart(rows[-1], i)]
-        independent = any(differ(rows[0], "before", i) for i in fates) and not run.data_parallel
-        if lasting and not independent and not run.splits_the_model and not made_equal(rows):
-            whole = len(lasting) == len([fate for fate in fates.values() if fate])
-            which = "no gradient is" if whole else f"{len(lasting)} of {len(fates)} parameters' gradients are not"
-            return _not_sent(run, next(iter(rows[0].values())), which, lasting, backward)
-        factors += [fate for all_fates in fates.values() for fate in all_fates if fate != "local"]
-        trained = [i for i in fates if any(update["has"][i] for row in rows for update in row.values())]
-        unclear += len([i for i in trained if all(fate == "local" for fate in fates[i])])
+        never_sent = [i for i in local if weights_differ(rows[-1], i)]
+        independent = any(differ(rows[0], "weights_before", i) for i in used) and not run.data_parallel
+        if never_sent and not independent and not run.splits_the_model and not made_equal(rows):
+            is_all = len(never_sent) == len([each for each in used.values() if each])
+            which = "no gradient is" if is_all else f"{len(never_sent)} of {len(used)} parameters' gradients are not"
+            return _not_sent(run, next(iter(rows[0].values())), which, never_sent, backward)
+        factors += [factor for each in used.values() for factor in each if factor != "local"]
+        trained = [i for i in used if any(step["has_gradient"][i] for row in rows for step in row.values())]
+        unclear += len([i for i in trained if set(used[i]) <= {"local"}])
     if not factors:
         return Finding("averaged", "unknown", "the ranks' own gradients were equal, or could not be compared")
     factor = statistics.median(factors)
     if abs(factor - 1) <= CLOSE:
         if unclear:
-            return Finding("averaged", "unknown", f"averaged, but of {unclear} parameters it cannot be told")
+            return Finding("averaged", "unknown", f"averaged, except {unclear} parameters, of which it is not known")
         return Finding("averaged", "ok", "what an update used is the mean of the ranks' last gradients")
-    share = _share(run, all_, backward)
-    if abs(factor * run.world - 1) <= CLOSE and share is not None and abs(share - 1) <= CLOSE:
-        return _too_far_off(run, backward, "divided twice by the number of ranks", "small", "Divide once.")
+    scale = _loss_scale(run, optimizers, backward)
+    if abs(factor * run.world - 1) <= CLOSE and scale is not None and abs(scale - 1) <= CLOSE:
+        return _wrong_scale(run, backward, "divided twice by the number of ranks", "small", "Divide once.")
     if abs(factor - run.world) > CLOSE * run.world:
         return Finding("averaged", "unknown", f"an update used {factor:.3g} times the mean of the ranks' gradients")
-    if share is not None and abs(share * run.world - 1) <= CLOSE:
+    if scale is not None and abs(scale * run.world - 1) <= CLOSE:
         return Finding("averaged", "ok", "summed over the ranks, of losses that were divided by their number")
-    if share is None or abs(share - 1) > CLOSE:
-        text = "summed over the ranks, which is right only if each loss was divided by what all ranks have together"
+    if scale is None or abs(scale - 1) > CLOSE:
+        text = "summed over the ranks, which is right only if each loss was divided by a count over all ranks"
         return Finding("averaged", "unknown", text)
     cure = "Divide by the world size after the all-reduce, or use ReduceOp.AVG."
-    return _too_far_off(run, backward, f"summed over {run.world} ranks", "large", cure)
+    return _wrong_scale(run, backward, f"summed over {run.world} ranks", "large", cure)
 
 
 def _not_waited_for(run: AuditedRun) -> Finding | None:
     for audit in run.audits.values():
         for sent in audit.of("collective"):
-            step = next((event for event in audit.of("update") if event["at"] > sent["at"]), None)
-            if sent["awaited"] or not sent["on_gradients"] or step is None:
+            step = next((step for step in audit.of("step") if step["at"] > sent["at"]), None)
+            if not sent["is_async"] or not sent["on_gradients"] or step is None:
                 continue
             if not any(event["number"] == sent["number"] for event in audit.between(sent["at"], step["at"], "waited")):
                 text = "the update does not wait for the gradients: async_op=True returns before they have arrived"
@@ -112,65 +117,68 @@ def _not_waited_for(run: AuditedRun) -> Finding | None:
     return None
 
 
-def _clips_its_own(run: AuditedRun, rows):
-    """The clip of one rank's gradient, of which the ranks later use the mean."""
-    if not any(_vectors(rows[-1], "gradients", i) for i in range(len(rows[-1][0]["gradients"]))):
+def _clip_of_local_gradient(run: AuditedRun, rows):
+    """The first clip at which the ranks have different gradients, if the optimizers then use equal ones; else None."""
+    indices = range(len(rows[-1][0]["gradients"]))
+    if not any(_by_rank(rows[-1], "gradients", i) for i in indices):
         return None
-    same = not any(differ(row, "gradients", i) for row in rows for i in range(len(row[0]["gradients"])))
-    for clips in zip(*run.of("clip").values(), strict=False) if same else ():
-        unlike = any(
+    if any(differ(row, "gradients", i) for row in rows for i in indices):
+        return None
+    for clips in zip(*run.of("clip").values(), strict=False):
+        gradients_differ = any(
             None not in values and not all(_near(values[0], value) for value in values)
             for values in zip(*(clip["values"] for clip in clips), strict=False)
         )
-        if unlike and any(clip["changed"] for clip in clips):
+        if gradients_differ and any(clip["changed"] for clip in clips):
             return clips[0]
     return None
 
 
-def _not_sent(run: AuditedRun, update, which: str, lasting, backward) -> Finding:
-    """By its cause."""
+def _not_sent(run: AuditedRun, step, which: str, indices, backward) -> Finding:
+    """Says why the gradients of the parameters with these indices were not sent."""
     text = f"{which} sent between the ranks: each updates with its own"
-    frames = (backward or update)["frames"]
-    audit, sends, ddp = next(iter(run.audits.values())), run.gradient_collectives, run.first("ddp")
-    if sends and not ddp:
-        earlier = [event for event in audit.of("backward", "update") if event["at"] < sends[0]["at"]]
-        if earlier and earlier[-1]["event"] == "update":
+    frames = (backward or step)["frames"]
+    audit, sent, ddp = next(iter(run.audits.values())), run.gradient_collectives, run.first("ddp")
+    if sent and not ddp:
+        earlier = [event for event in audit.of("backward", "step") if event["at"] < sent[0]["at"]]
+        if earlier and earlier[-1]["event"] == "step":
             text = "the gradients are sent after the update, which has used each rank's own"
-            return _wrong(text, sends[0]["frames"], "S12", "Send them between loss.backward() and optimizer.step().")
+            return _wrong(text, sent[0]["frames"], "S12", "Send them between loss.backward() and optimizer.step().")
     if not ddp:
         cure = "Wrap the model in DistributedDataParallel, or all-reduce each gradient before the update."
         return _wrong(text, frames, "S13", cure)
-    states = {update["ddp"][i] for i in lasting}
-    if states == {False}:
+    trained_in_ddp = {step["ddp"][i] for i in indices}
+    if trained_in_ddp == {False}:
         text = f"{which} sent between the ranks: they were frozen when DDP wrapped the model"
         return _wrong(text, ddp["frames"], "S12", "Set requires_grad before the model is wrapped, or wrap it anew.")
-    if True not in states:
+    if True not in trained_in_ddp:
         text += "; these parameters are in no DDP model"
         return _wrong(text, frames, "S12", "Give the DDP wrapper one module that holds all that is trained.")
     calls = [call for call in audit.training_calls() if call["ddp"]]
     if not calls:
         cure = "Call the DDP wrapper itself, not its .module."
         return _wrong(f"{text}; the model is called past its DDP wrapper", frames, "S11", cure)
-    when = "all passes" if not any(call["sends"] for call in calls) else "the last pass before an update"
-    if when != "all passes" and all(_last_call(audit, step)["sends"] for step in audit.of("update")):
+    which_passes = "the last pass before an update" if any(call["syncs"] for call in calls) else "all passes"
+    if which_passes != "all passes" and all(_syncs_last(calls, step) for step in audit.of("step")):
         return _wrong(text, frames, "S12", "Call the DDP wrapper once for each backward pass, and nothing past it.")
-    text += f"; {when} ran under no_sync(), or with require_backward_grad_sync=False"
+    text += f"; {which_passes} ran under no_sync(), or with require_backward_grad_sync=False"
     cure = "Run all but the last micro-batch of an update under no_sync(), and that one, forward and backward, outside."
     return _wrong(text, calls[0]["frames"], "P1", cure)
 
 
-def _last_call(audit, step):
-    calls = [call for call in audit.training_calls() if call["ddp"] and call["at"] < step["at"]]
-    return calls[-1] if calls else {"sends": True}
+def _syncs_last(calls, step) -> bool:
+    """Whether DDP syncs in the last of the calls before this step; True if there is none."""
+    earlier = [call for call in calls if call["at"] < step["at"]]
+    return not earlier or earlier[-1]["syncs"]
 
 
-def _share(run: AuditedRun, all_, backward) -> float | None:
-    """By what a rank multiplies the mean over its own batch in one update; None where its loss is no such mean."""
-    steps = len(next(iter(run.of("backward").values()))) / sum(len(rows) for _, rows in all_)
-    return backward["factor"] * steps if backward and backward["loss"] == "mean" else None
+def _loss_scale(run: AuditedRun, optimizers, backward) -> float | None:
+    """By what a rank multiplies the mean over its own batch of one step; None where its loss is no such mean."""
+    passes_per_step = len(next(iter(run.of("backward").values()))) / sum(len(rows) for _, rows in optimizers)
+    return backward["factor"] * passes_per_step if backward and backward["reduction"] == "mean" else None
 
 
-def _too_far_off(run: AuditedRun, backward, what: str, how: str, cure: str) -> Finding:
+def _wrong_scale(run: AuditedRun, backward, what: str, how: str, cure: str) -> Finding:
     text = (
         f"gradients are {what}, of losses that are each the mean of the rank's own batch: updates are {run.world} "
         f"times too {how}"
@@ -179,16 +187,18 @@ def _too_far_off(run: AuditedRun, backward, what: str, how: str, cure: str) -> F
 
 
 def accumulated(run: AuditedRun) -> Finding:
-    """Only what the last backward pass gave is used, in most updates, where others came before it."""
-    all_ = updates(run)
-    if not all_:
+    """Whether gradients are cleared, in most steps, before an optimizer has used them."""
+    optimizers = steps_by_optimizer(run)
+    if not optimizers:
         return Finding("accumulated", "unknown", NO_OPTIMIZER)
     for audit in run.audits.values():
-        steps = audit.of("update")
+        steps = audit.of("step")
         cleared = [event for event in audit.of("cleared") if steps and event["at"] < steps[-1]["at"]]
-        ends = [sum(step["at"] < event["at"] for step in steps) for event in cleared]
-        plain = not any(call["leaf"] for call in audit.training_calls())  # else gradients of inputs are wanted
-        if plain and len(set(ends)) >= 2 and 2 * len(set(ends)) >= len(steps) and _only_the_last(all_):
+        affected_steps = {sum(step["at"] < event["at"] for step in steps) for event in cleared}
+        # A backward pass may be for the gradients of the inputs, and those of the parameters are then cleared.
+        for_inputs = any(call["inputs_require_grad"] for call in audit.training_calls())
+        in_most_steps = len(affected_steps) >= max(2, len(steps) / 2)
+        if in_most_steps and not for_inputs and _are_used(optimizers):
             number = len(audit.of("backward"))
             text = f"{len(cleared)} of {number} backward passes' gradients are cleared before an update has used them"
             cure = "Call zero_grad() once per update: after optimizer.step(), or before the first micro-batch."
@@ -196,24 +206,23 @@ def accumulated(run: AuditedRun) -> Finding:
     return Finding("accumulated", "ok", "none was cleared before an update had used it")
 
 
-def _only_the_last(all_) -> bool:
-    """Else the gradients may have been taken elsewhere before they were cleared."""
-    fates = [fate for optimizer, rows in all_ for fate in _fates(optimizer, rows).values()]
-    return bool(fates) and sum(map(bool, fates)) * 2 >= len(fates)
+def _are_used(optimizers) -> bool:
+    """Whether the optimizers use the last gradients of most parameters; else the script copies gradients elsewhere."""
+    used = [factors for optimizer, rows in optimizers for factors in used_gradients(optimizer, rows).values()]
+    return bool(used) and sum(map(bool, used)) * 2 >= len(used)
 
 
 def once_per_update(run: AuditedRun) -> Finding:
     calls = [call for call in run.of("call").get(0, []) if call["ddp"] and call["train"] and call["gradients"]]
-    steps, backwards = run.of("update").get(0, []), run.of("backward").get(0, [])
+    steps, passes = run.of("step").get(0, []), run.of("backward").get(0, [])
     if not calls or not steps:
         return Finding("once", "unknown", "no DDP model was updated by an optimizer of torch")
     end = steps[-1]["at"]
-    sent = [call for call in calls if call["sends"] and call["at"] < end]
-    passes = len([event for event in backwards if event["at"] < end])
-    cleared = run.of("cleared").get(0, [])
-    several = min(len(sent), passes - len(cleared)) >= 2 * len(steps)
-    if several and len({step["optimizer"] for step in steps}) == 1:
+    sent = [call for call in calls if call["syncs"] and call["at"] < end]
+    used_passes = len([event for event in passes if event["at"] < end]) - len(run.of("cleared").get(0, []))
+    sent_more_than_once = min(len(sent), used_passes) >= 2 * len(steps)
+    if sent_more_than_once and len({step["optimizer"] for step in steps}) == 1:
         text = f"{len(sent) / len(steps):.3g} times per update: each backward pass sends"
         cure = "Run all but the last micro-batch under model.no_sync(), forward and backward."
-        return Finding("once", "note", text, backwards[0]["frames"], "P1", cure)
+        return Finding("once", "note", text, passes[0]["frames"], "P1", cure)
     return Finding("once", "ok", f"{len(sent)} in {len(steps)} updates")

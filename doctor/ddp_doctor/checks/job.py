@@ -1,4 +1,4 @@
-"""How the job begins and ends, and how many threads it computes with."""
+"""Checks how the job begins and ends, and how many threads it computes with."""
 
 from ddp_doctor.audited import AuditedRun
 from ddp_doctor.checks.finding import Finding
@@ -13,8 +13,8 @@ def clean_exit(run: AuditedRun) -> Finding:
     left = [rank for rank, audit in run.audits.items() if audit.of("group begins") and not audit.of("group ends")]
     if not left:
         return Finding("exit", "ok", "destroyed on every rank")
-    if begin["by"] != "own":
-        return Finding("exit", "unknown", "a library made the group, and may clear it away itself")
+    if begin["made_by"] != "own":
+        return Finding("exit", "unknown", "a library made the group, and may destroy it itself")
     text = f"rank{'s' * (len(left) > 1)} {', '.join(map(str, left))} never called destroy_process_group"
     cure = "End with dist.destroy_process_group(), after the model and the optimizer are gone."
     return Finding("exit", "wrong", text, begin["frames"], "F2", cure)
@@ -22,7 +22,7 @@ def clean_exit(run: AuditedRun) -> Finding:
 
 def timeout(run: AuditedRun) -> Finding:
     begin = run.first("group begins")
-    if begin is None or begin["by"] != "own":
+    if begin is None or begin["made_by"] != "own":
         return Finding("timeout", "unknown", "the script itself made no process group")
     if begin["timeout"]:
         return Finding("timeout", "ok", "passed to init_process_group")
@@ -32,14 +32,15 @@ def timeout(run: AuditedRun) -> Finding:
 
 
 def threads(run: AuditedRun) -> Finding:
-    ends = [event for events in run.of("group begins", "group ends").values() for event in events]
-    asked = [event for events in run.of("threads").values() for event in events]
-    most = max([event["threads"] for event in ends] + [event["number"] for event in asked], default=None)
+    group_events = [event for events in run.of("group begins", "group ends").values() for event in events]
+    settings = [event for events in run.of("threads").values() for event in events]  # torch.set_num_threads
+    most = max([event["threads"] for event in group_events] + [event["number"] for event in settings], default=None)
     if most is None:
         return Finding("threads", "unknown", "the script made no process group")
     text = f"{most} thread{'s' * (most > 1)} x {run.world} processes, {run.cores} cores"
     if most <= 1 or most * run.world <= run.cores:
         return Finding("threads", "ok", text)
-    frames = next((event["frames"] for event in asked if event["number"] == most), ends[0]["frames"] if ends else ())
+    frames = group_events[0]["frames"] if group_events else ()
+    frames = next((event["frames"] for event in settings if event["number"] == most), frames)
     cure = "Give each process cores / processes threads: OMP_NUM_THREADS, or torch.set_num_threads."
     return Finding("threads", "wrong", text, frames, "P3", cure)

@@ -1,4 +1,4 @@
-"""Are the ranks' replicas one model: weights, buffers, and which parameters got a gradient, update by update?"""
+"""Are the ranks' replicas one model: weights, buffers, and which parameters got a gradient, step by step?"""
 
 from ddp_doctor.audited import AuditedRun
 from ddp_doctor.checks.finding import Finding
@@ -6,167 +6,171 @@ from ddp_doctor.checks.finding import Finding
 NO_OPTIMIZER = "no optimizer of torch made an update on every rank"
 
 
-def updates(run: AuditedRun):
-    """[(optimizer's event, [{rank: its update k} for each k])] of the optimizers that are alike on all ranks.
+def steps_by_optimizer(run: AuditedRun):
+    """[(the optimizer's event, rows)] of the optimizers that have the same parameters on all ranks.
 
-    Within each Join the ranks' updates are counted anew: one that has run out of data makes none until the others end.
+    rows[k] is {rank: the event of its step k}. Within each Join the ranks' steps are counted from 0: a rank that has
+    run out of data makes none until the others end.
     """
     by_rank = {rank: {event["number"]: event for event in events} for rank, events in run.of("optimizer").items()}
     if not by_rank or run.world > 1 and not run.has_group:
         return []
-    all_ = []
+    optimizers = []
     for number in set.intersection(*(set(events) for events in by_rank.values())):
-        events = [optimizers[number] for optimizers in by_rank.values()]
+        events = [rank_events[number] for rank_events in by_rank.values()]
         if any(event["shapes"] != events[0]["shapes"] for event in events):
             continue
-        parts: dict[int, dict[int, list[dict]]] = {}
+        parts: dict[int, dict[int, list[dict]]] = {}  # number of joins so far -> rank -> steps
         for rank, audit in run.audits.items():
             joins = [event["at"] for event in audit.of("join")]
-            for update in audit.of("update"):
-                whole = len(update["before"]) == len(update["after"]) == len(events[0]["shapes"])
-                if update["optimizer"] == number and whole:
-                    part = parts.setdefault(sum(at < update["at"] for at in joins), {})
-                    part.setdefault(rank, []).append(update)
+            for step in audit.of("step"):
+                same_parameters = len(step["weights_before"]) == len(step["weights_after"]) == len(events[0]["shapes"])
+                if step["optimizer"] == number and same_parameters:
+                    part = parts.setdefault(sum(at < step["at"] for at in joins), {})
+                    part.setdefault(rank, []).append(step)
         parts = [part for _, part in sorted(parts.items()) if len(part) == run.world]
         rows = [dict(zip(part, row, strict=True)) for part in parts for row in zip(*part.values(), strict=False)]
-        if rows and all(None not in update["before"] for row in rows for update in row.values()):
-            all_.append((events[0], rows))
-    return all_
+        if rows and all(None not in step["weights_before"] for row in rows for step in row.values()):
+            optimizers.append((events[0], rows))
+    return optimizers
 
 
 def differ(row, name: str, i: int) -> bool:
-    return len({update[name][i] for update in row.values()}) > 1
+    """Whether `name` of parameter i is not the same in one step of all ranks."""
+    return len({step[name][i] for step in row.values()}) > 1
 
 
-def apart(row, i: int) -> bool:
-    """Do the ranks' copies of parameter i differ after this update by more than rounding?"""
-    if not differ(row, "after", i):
+def weights_differ(row, i: int) -> bool:
+    """Whether the ranks' copies of parameter i differ after this step by more than rounding."""
+    if not differ(row, "weights_after", i):
         return False
-    totals = [update["sums"][i] for update in row.values()]
+    totals = [step["sums"][i] for step in row.values()]
     gap = max(total[0] for total in totals) - min(total[0] for total in totals)
-    return not gap <= 1e-6 * max(total[1] for total in totals)  # NaN is apart, too
+    return not gap <= 1e-6 * max(total[1] for total in totals)  # so that NaN differs, too
 
 
 def made_equal(rows) -> bool:
-    """Do replicas that differed after an update begin the next one equal, as in local SGD?"""
-    each = range(len(next(iter(rows[0].values()))["before"]))
-    pairs = zip(rows, rows[1:], strict=False)
+    """Whether replicas that differed after a step begin the next one equal, as in local SGD."""
+    indices = range(len(next(iter(rows[0].values()))["weights_before"]))
     return any(
-        any(apart(row, i) for i in each) and not any(differ(later, "before", i) for i in each) for row, later in pairs
+        any(weights_differ(row, i) for i in indices) and not any(differ(later, "weights_before", i) for i in indices)
+        for row, later in zip(rows, rows[1:], strict=False)
     )
 
 
 def replicas(run: AuditedRun) -> Finding:
-    all_ = updates(run)
-    if not all_:
+    optimizers = steps_by_optimizer(run)
+    if not optimizers:
         return Finding("replicas", "unknown", NO_OPTIMIZER)
-    for optimizer, rows in all_:
-        each = range(len(optimizer["shapes"]))
-        parted = [any(apart(row, i) for i in each) for row in rows]
-        begin = any(differ(rows[0], "before", i) for i in each)
-        if not any(parted):
+    for optimizer, rows in optimizers:
+        indices = range(len(optimizer["shapes"]))
+        differs = [any(weights_differ(row, i) for i in indices) for row in rows]
+        differs_at_start = any(differ(rows[0], "weights_before", i) for i in indices)
+        if not any(differs):
             continue
-        first = parted.index(True)
-        if not all(parted[first:]) or made_equal(rows):
+        first = differs.index(True)
+        if not all(differs[first:]) or made_equal(rows):
             text = f"the replicas differ after update {first + 1}, and are made equal again later (local SGD?)"
             return Finding("replicas", "unknown", text)
-        if begin and not run.data_parallel or run.splits_the_model:
+        if differs_at_start and not run.data_parallel or run.splits_the_model:
             return Finding("replicas", "unknown", "the ranks hold different weights; whether they should is not known")
-        if begin:
+        if differs_at_start:
             text = "the ranks start from different weights, and never become equal"
             cure = "Broadcast rank 0's weights before the first update, or wrap the model in DDP."
             return Finding("replicas", "wrong", text, optimizer["frames"], "S13", cure)
-        why, cure = _why_apart(rows, first)
+        why, cure = _why_different(rows, first)
         text = f"the weights differ between the ranks from update {first + 1} on; {why}"
         return Finding("replicas", "wrong", text, next(iter(rows[first].values()))["frames"], "S12", cure)
-    number = sum(len(rows) for _, rows in all_)
+    number = sum(len(rows) for _, rows in optimizers)
     return Finding("replicas", "ok", f"equal after each of {number} updates")
 
 
-def _why_apart(rows, first: int) -> tuple[str, str]:
-    row, same = rows[first], "Make the same update, from the same gradient, on every rank."
-    each = range(len(next(iter(row.values()))["before"]))
-    rates = {tuple(update["rates"]) for update in row.values()}
+def _why_different(rows, first: int) -> tuple[str, str]:
+    """The reason why the weights differ from step `first` on, and what to do."""
+    row, cure = rows[first], "Make the same update, from the same gradient, on every rank."
+    indices = range(len(next(iter(row.values()))["weights_before"]))
+    rates = {tuple(step["rates"]) for step in row.values()}
     if len(rates) > 1:
         cure = "Set the rate by what all ranks know: reduce a loss before a scheduler or an `if` decides by it."
         return f"the learning rates differ: {sorted(rates)}", cure
-    if first and any(differ(row, "before", i) for i in each):
-        changed = [rank for rank in row if row[rank]["before"] != rows[first - 1][rank]["after"]]
+    if first and any(differ(row, "weights_before", i) for i in indices):
+        changed = [rank for rank in row if row[rank]["weights_before"] != rows[first - 1][rank]["weights_after"]]
         text = f"on rank {', '.join(map(str, changed))} they are changed between two updates, not by the optimizer"
         return text, "Change weights on all ranks alike, or broadcast them afterwards."
-    if any(differ(row, "gradients", i) for i in each):
-        return "each uses another gradient", same
-    if first and any(differ(row, "state", i) for i in each):
+    if any(differ(row, "gradients", i) for i in indices):
+        return "each uses another gradient", cure
+    if first and any(differ(row, "state", i) for i in indices):
         return "the optimizers' states differ", "Load the same state on every rank."
-    return "the same gradient becomes another update", same
+    return "the same gradient becomes another update", cure
 
 
 def state(run: AuditedRun) -> Finding:
-    """Beyond the replicas: what is evaluated, and what rank 0 saves of the script's own variables."""
+    """Whether other weights than the replicas' are equal: of evaluated models, and of variables that rank 0 saves."""
     if not run.data_parallel or replicas(run).status != "ok":
         return Finding("state", "unknown", "it is not known whether the ranks are to hold the same")
     cure = "Change it on every rank alike, or broadcast it from rank 0 before it is used."
-    phases = [audit.evaluations() for audit in run.audits.values()]
-    for calls in zip(*phases, strict=False):
-        same = {(call["model"], call["frames"][:1]) for call in (calls[0] for calls in calls)}
-        states = [calls[0]["state"] for calls in calls]
-        if len(same) == 1 and None not in states and len(set(states)) > 1:
-            text = f"the {calls[0][0]['model']} that is evaluated has other weights on each rank"
-            if len(set(states)) < run.world:
-                text = f"the {calls[0][0]['model']} that is evaluated has not the same weights on all ranks"
-            return Finding("state", "wrong", text, calls[0][0]["frames"], "S12", cure)
-    sums = {rank: {event["updates"]: event["sums"] for event in audit} for rank, audit in run.of("variables").items()}
-    common = sorted(set.intersection(*map(set, sums.values())))
+    phases_by_rank = [audit.evaluations() for audit in run.audits.values()]
+    for phases in zip(*phases_by_rank, strict=False):
+        first_calls = [calls[0] for calls in phases]
+        weights = [call["weights"] for call in first_calls]
+        model, frames = first_calls[0]["model"], first_calls[0]["frames"]
+        same_call = all((call["model"], call["frames"][:1]) == (model, frames[:1]) for call in first_calls)
+        if same_call and None not in weights and len(set(weights)) > 1:
+            text = f"the {model} that is evaluated has other weights on each rank"
+            if len(set(weights)) < run.world:
+                text = f"the {model} that is evaluated has not the same weights on all ranks"
+            return Finding("state", "wrong", text, frames, "S12", cure)
+    sums = {rank: {event["steps"]: event["sums"] for event in events} for rank, events in run.of("variables").items()}
+    common_steps = sorted(set.intersection(*map(set, sums.values())))
     for save in run.of("save").get(0, []):
         for name in save["names"]:
-            values = [[by_update[number].get(name) for by_update in sums.values()] for number in common]
-            values = [row for row in values if None not in row]
-            changes = any(len(set(column)) > 1 for column in zip(*values, strict=True))
-            if values and changes and len(set(values[-1])) > 1:
+            rows = [[by_step[step].get(name) for by_step in sums.values()] for step in common_steps]
+            rows = [row for row in rows if None not in row]
+            changes = any(len(set(column)) > 1 for column in zip(*rows, strict=True))
+            if rows and changes and len(set(rows[-1])) > 1:
                 text = f"{name.partition(': ')[2]}, which rank 0 saves, differs between the ranks: each has its own"
                 return Finding("state", "wrong", text, save["frames"], "S12", cure)
-    if any(phases):
+    if any(phases_by_rank):
         return Finding("state", "ok", "what is evaluated has the same weights on all ranks")
     return Finding("state", "unknown", "nothing was evaluated, and what else is to be equal is not known")
 
 
 def unused(run: AuditedRun) -> Finding:
-    all_ = updates(run)
-    if not all_:
+    optimizers = steps_by_optimizer(run)
+    if not optimizers:
         return Finding("unused", "unknown", NO_OPTIMIZER)
-    for optimizer, rows in all_:
-        if any(update["closure"] for row in rows for update in row.values()):
+    for optimizer, rows in optimizers:
+        if any(step["has_closure"] for row in rows for step in row.values()):
             return Finding("unused", "unknown", "the optimizer calls a closure")
         trained = [i for i, trains in enumerate(optimizer["trains"]) if trains]
-        never = [i for i in trained if not any(update["has"][i] for row in rows for update in row.values())]
-        some = [i for i in trained if any(differ(row, "has", i) for row in rows)]
+        never_used = [i for i in trained if not any(step["has_gradient"][i] for row in rows for step in row.values())]
+        used_on_some = [i for i in trained if any(differ(row, "has_gradient", i) for row in rows)]
         frames = (run.first("ddp") or optimizer)["frames"]
-        indices = some or never
+        indices = used_on_some or never_used
         shapes = ", ".join(str(optimizer["shapes"][i]) for i in indices[:3])
-        which = f"{len(indices)} of {len(trained)} parameters (of shape {shapes})" if indices else ""
+        which = f"{len(indices)} of {len(trained)} parameters (of shape {shapes})"
         cure = "Use every parameter in every step, or take it out; find_unused_parameters=True lets DDP skip it."
-        if some:
+        if used_on_some:
             return Finding("unused", "wrong", f"{which} got a gradient on some ranks only", frames, "S16", cure)
-        if never:
-            parted = run.first("ddp") and any(apart(row, i) for row in rows for i in trained)
+        if never_used:
+            apart = run.first("ddp") and any(weights_differ(row, i) for row in rows for i in trained)
             text = f"{which} never got a gradient"
-            text += "; DDP then sent nothing, and the replicas differ" if parted else ""
-            return Finding("unused", "wrong" if parted else "note", text, frames, "C1", cure)
+            text += "; DDP then sent nothing, and the replicas differ" if apart else ""
+            return Finding("unused", "wrong" if apart else "note", text, frames, "C1", cure)
     return Finding("unused", "ok", "each parameter of the optimizers got a gradient")
 
 
 def buffers(run: AuditedRun) -> Finding:
-    """As they are when a forward pass begins; DDP has sent rank 0's by then, unless it was told not to.
+    """Whether buffers are equal when a forward pass begins, after DDP has sent rank 0's (its default).
 
-    Under no_sync() it sends them only before the first forward pass of an update.
+    Under no_sync() it sends them only before the first forward pass of a step.
     """
     calls = {rank: [call for call in events if call.get("buffers")] for rank, events in run.of("call").items()}
     rows = list(zip(*calls.values(), strict=False))[1:]
     if not rows:
-        single = any(any(some) for some in calls.values())
-        text = "a single forward pass" if single else "no model with buffers was called in training"
+        text = "one forward pass only" if any(calls.values()) else "no model with buffers was called in training"
         return Finding("buffers", "unknown", text)
-    names = sorted(set.intersection(*map(_unlike, rows)))
+    names = sorted(set.intersection(*map(_different_buffers, rows)))
     if not names:
         return Finding("buffers", "ok", "equal when a forward pass begins")
     if not run.data_parallel:
@@ -177,6 +181,6 @@ def buffers(run: AuditedRun) -> Finding:
     return Finding("buffers", "wrong", text, (run.first("ddp") or rows[-1][0])["frames"], "S14", cure)
 
 
-def _unlike(row) -> set[str]:
-    """The buffers that are not equal in one call of all ranks."""
+def _different_buffers(row) -> set[str]:
+    """The names of the buffers that are not equal in one call of all ranks."""
     return {name for name in row[0]["buffers"] if len({call["buffers"].get(name) for call in row}) > 1}

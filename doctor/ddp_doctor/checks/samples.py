@@ -8,14 +8,15 @@ from ddp_doctor.audited import AuditedRun
 from ddp_doctor.checks.finding import Finding
 
 FEW = 7  # samples: fewer may come in the same order twice by chance
-ALONE = "the ranks do not train one model together, as far as is seen"
+NOT_DATA_PARALLEL = "the ranks do not train one model together, as far as is seen"
 AUGMENTS = re.compile(r"augm|nois|crop|flip|jitter|mix|cutout|transform|mask|corrupt|rotat|eras|shift|scale", re.I)
 
 
 def _epochs(run: AuditedRun, trains: bool):
-    """{loader: {epoch: {rank: what it read}}} of loaders that all ranks have, read with gradients on, or off.
+    """{loader: {epoch: {rank: its epoch event, and what it read}}} of the epochs that all ranks have.
 
-    Only looking at a batch, without a backward pass before anything else is read, is no epoch of training.
+    trains: those read with gradients enabled, else those read without. An epoch of training has a backward pass before
+    the next epoch begins: without one the script only looked at a batch.
     """
     by_loader: dict[int, dict[int, dict[int, dict]]] = {}
     for rank, audit in run.audits.items():
@@ -32,13 +33,13 @@ def _epochs(run: AuditedRun, trains: bool):
             end = following["at"] if following else float("inf")
             if trains and not audit.between(begin["at"], end, "backward"):
                 continue
-            rows = [batch["rows"] for batch in batches]
+            samples = [batch["samples"] for batch in batches]
             by_loader.setdefault(begin["loader"], {}).setdefault(begin["epoch"], {})[rank] = begin | {
                 "indices": [i for event in events if event["event"] == "indices" for i in event["indices"]],
-                "rows": None if None in rows else [row for batch_rows in rows for row in batch_rows],
+                "samples": None if None in samples else list(itertools.chain.from_iterable(samples)),
                 "whole": any(event["event"] == "exhausted" for event in events),
                 "end": batches[-1]["at"],
-                "rich": all(batch["rich"] for batch in batches),
+                "distinctive": all(batch["distinctive"] for batch in batches),
             }
     return {
         loader: {epoch: ranks for epoch, ranks in epochs.items() if len(ranks) == run.world}
@@ -47,146 +48,156 @@ def _epochs(run: AuditedRun, trains: bool):
 
 
 def epoch_list(run: AuditedRun, trains: bool):
+    """[{rank: its epoch event, and what it read}] of the epochs of training, or of validation, of all loaders."""
     return [ranks for epochs in _epochs(run, trains).values() for _, ranks in sorted(epochs.items())]
 
 
-def apart(run: AuditedRun) -> Finding:
+def own_samples(run: AuditedRun) -> Finding:
     if not run.data_parallel:
-        return Finding("samples", "unknown", ALONE)
+        return Finding("samples", "unknown", NOT_DATA_PARALLEL)
     cure = "Give the DataLoader a DistributedSampler, or each rank its own share: data[rank::world_size]."
-    epochs, disjoint, read = epoch_list(run, trains=True), None, ""
+    epochs, disjoint, which = epoch_list(run, trains=True), False, ""
     for ranks in epochs:
-        each = list(ranks.values())
-        rows = [epoch["rows"] for epoch in each]
-        if any(some is None for some in rows):
+        by_rank = list(ranks.values())
+        epoch = by_rank[0]
+        samples = [rank_epoch["samples"] for rank_epoch in by_rank]
+        if None in samples:
             continue
-        sets = [set(some) for some in rows]
-        shortest = min(len(some) for some in rows)
-        varied = min(len(some) for some in sets) > max(3, shortest // 2)
-        if varied and all(some[:shortest] == rows[0][:shortest] for some in rows):
+        unique = [set(rank_samples) for rank_samples in samples]
+        shortest = min(map(len, samples))
+        varied = min(map(len, unique)) > max(3, shortest // 2)
+        if varied and all(rank_samples[:shortest] == samples[0][:shortest] for rank_samples in samples):
             text = "every rank reads the same samples in the same order: their mean gradient is that of one rank"
-            return Finding("samples", "wrong", text, each[0]["frames"], "S4", cure)
-        if not all(epoch["whole"] for epoch in each):
+            return Finding("samples", "wrong", text, epoch["frames"], "S4", cure)
+        if not all(rank_epoch["whole"] for rank_epoch in by_rank):
             continue
-        common = len(set.intersection(*sets))
-        if varied and shortest > FEW and common > 0.9 * min(map(len, sets)):
+        common = len(set.intersection(*unique))
+        if varied and shortest > FEW and common > 0.9 * min(map(len, unique)):
             text = f"every rank reads all {common} samples in each epoch"
-            return Finding("samples", "wrong", text, each[0]["frames"], "S4", cure)
-        if each[0]["distributed"]:
-            indices = [i for epoch in each for i in epoch["indices"]]
-            twice = len(indices) - len(set(indices))
-            if twice > run.world * (each[0]["batch_size"] or 1):
-                absent = each[0]["size"] - len(set(indices))
-                text = f"{twice} samples are read by more than one rank, and {absent} of {each[0]['size']} by none"
+            return Finding("samples", "wrong", text, epoch["frames"], "S4", cure)
+        if epoch["distributed"]:
+            indices = [i for rank_epoch in by_rank for i in rank_epoch["indices"]]
+            repeated = len(indices) - len(set(indices))
+            if repeated > run.world * (epoch["batch_size"] or 1):
+                unread = epoch["size"] - len(set(indices))
+                text = f"{repeated} samples are read by more than one rank, and {unread} of {epoch['size']} by none"
                 cure = "Give all ranks the same seed, epoch and num_replicas, and each its own rank."
-                return Finding("samples", "wrong", text, each[0]["frames"], "S4", cure)
-        twice = sum(map(len, sets)) - len(set.union(*sets))
-        unique = all(len(some) == len(kind) for some, kind in zip(rows, sets, strict=True))
-        if twice and unique and all(epoch["rich"] for epoch in each) and not each[0]["distributed"]:
-            return _overlap(twice, each[0]["frames"])
-        disjoint = disjoint if twice and not each[0]["distributed"] else True
-        read = read or f"{sum(map(len, rows))} samples in the first epoch, "
-    calls = _training_calls(run)
-    if same := _same_inputs(run):
+                return Finding("samples", "wrong", text, epoch["frames"], "S4", cure)
+        shared = sum(map(len, unique)) - len(set.union(*unique))
+        all_unique = all(len(a) == len(b) for a, b in zip(samples, unique, strict=True))
+        distinctive = all(rank_epoch["distinctive"] for rank_epoch in by_rank)
+        if shared and all_unique and distinctive and not epoch["distributed"]:
+            return _overlap(shared, epoch["frames"])
+        if not shared or epoch["distributed"]:
+            disjoint = True
+        which = which or f"{sum(map(len, samples))} samples in the first epoch, "
+    if frames := _same_inputs(run):
         text = "every rank calls the model with the same batch, each time: their mean gradient is that of one rank"
-        return Finding("samples", "wrong", text, same, "S4", cure)
-    passes = [_first_pass(some) for some in calls]
+        return Finding("samples", "wrong", text, frames, "S4", cure)
+    calls = _training_calls(run)
+    passes = [_first_pass(rank_calls) for rank_calls in calls]
     if not epochs and all(passes):
-        twice = sum(map(len, passes)) - len(set.union(*map(set, passes)))
-        if twice and _shards(passes, calls, twice, run.single):
-            return _overlap(twice, calls[0][0]["frames"])
-        disjoint = not twice and all(len(rows) < len(_rows(some)) for rows, some in zip(passes, calls, strict=True))
+        shared = sum(map(len, passes)) - len(set.union(*map(set, passes)))
+        if shared and _are_shards(passes, calls, shared, run.single):
+            return _overlap(shared, calls[0][0]["frames"])
+        passes_end = all(len(a) < len(_samples(rank_calls)) for a, rank_calls in zip(passes, calls, strict=True))
+        disjoint = not shared and passes_end
     if disjoint:
-        return Finding("samples", "ok", f"{read or 'in a whole pass over the data '}none read by two ranks")
-    if any(call["inputs"] is not None for some in calls for call in some):
+        return Finding("samples", "ok", f"{which or 'in a whole pass over the data '}none read by two ranks")
+    if any(call["inputs"] is not None for rank_calls in calls for call in rank_calls):
         return Finding("samples", "unknown", "the batches differ; whether the ranks' shares overlap is not known")
     return Finding("samples", "unknown", "what the model was called with is not known")
 
 
-def _overlap(twice: int, frames) -> Finding:
-    text = f"{twice} sample{'s are' if twice > 1 else ' is'} in the shares of two ranks"
+def _overlap(count: int, frames) -> Finding:
+    text = f"{count} sample{'s are' if count > 1 else ' is'} in the shares of two ranks"
     cure = "Begin each share where the one before ends: data[rank::world_size], or a DistributedSampler."
     return Finding("samples", "wrong", text, frames, "S4", cure)
 
 
-def _rows(calls) -> list[int]:
-    return [row for call in calls for row in call["rows"] or ()]
+def _samples(calls) -> list[int]:
+    return [sample for call in calls for sample in call["samples"] or ()]
 
 
 def _first_pass(calls) -> list[int]:
     """The samples of one rank until one comes again; [] where they cannot be told apart."""
-    if any(not call["rows"] or not call["rich"] for call in calls):
+    if any(not call["samples"] or not call["distinctive"] for call in calls):
         return []
-    rows = _rows(calls)
-    return rows[: next((i for i, row in enumerate(rows) if row in rows[:i]), len(rows))]
+    samples = _samples(calls)
+    return samples[: next((i for i, sample in enumerate(samples) if sample in samples[:i]), len(samples))]
 
 
-def _shards(passes, calls, twice: int, single) -> bool:
-    """Are these shares of one pass over the data, and not samples drawn at random, of which two may be the same?"""
-    rows = [_rows(some) for some in calls]
-    again = [some[len(part) : 2 * len(part)] for part, some in zip(passes, rows, strict=True)]
-    if all(part and set(more) == set(part) for part, more in zip(passes, again, strict=True)):
+def _are_shards(passes, calls, shared: int, single) -> bool:
+    """Whether the first passes are shards of one data set, and not samples drawn at random, two of which may be equal.
+
+    They are if each rank's second pass has the samples of its first, if the last samples of one rank are the first of
+    another, or if all of them are the first pass of the run on a single process.
+    """
+    second_passes = [
+        _samples(rank_calls)[len(first) : 2 * len(first)] for first, rank_calls in zip(passes, calls, strict=True)
+    ]
+    if all(set(first) == set(second) for first, second in zip(passes, second_passes, strict=True)):
         return True
-    for a, b in itertools.permutations(passes, 2):
-        if a[-twice:] == b[:twice]:
-            return True
-    whole = isinstance(single, str) or _first_pass(_training_calls(single)[0])
-    return not isinstance(single, str) and set(whole) == set.union(*map(set, passes))
+    if any(a[-shared:] == b[:shared] for a, b in itertools.permutations(passes, 2)):
+        return True
+    if isinstance(single, str):
+        return False
+    return set(_first_pass(_training_calls(single)[0])) == set.union(*map(set, passes))
 
 
 def split(run: AuditedRun) -> Finding:
-    """Does a rank train on what another one validates on?"""
-    trained = [set(_rows(calls)) for calls in _training_calls(run)]
-    phases = [[call for calls in audit.evaluations() for call in calls] for audit in run.audits.values()]
-    validated = [set(_rows(calls)) for calls in phases]
+    """Whether a rank trains on samples that another one validates on."""
+    trained = [set(_samples(calls)) for calls in _training_calls(run)]
+    evaluations = [[call for calls in audit.evaluations() for call in calls] for audit in run.audits.values()]
+    validated = [set(_samples(calls)) for calls in evaluations]
     if not run.data_parallel or not all(trained) or not any(validated):
         return Finding("split", "unknown", "the samples of training and of validation are not known on all ranks")
     own = any(a & b for a, b in zip(trained, validated, strict=True))
-    across = {row for a, b in itertools.permutations(range(run.world), 2) for row in trained[a] & validated[b]}
+    across = set.union(*(trained[a] & validated[b] for a, b in itertools.permutations(range(run.world), 2)))
     if across and not own and len(across) > max(1, 0.05 * len(set.union(*validated))):
         text = f"{len(across)} samples that one rank validates on are trained on by another: the ranks split otherwise"
         cure = "Split with one seed on all ranks: random_split(data, lengths, torch.Generator().manual_seed(0))."
-        calls = next(filter(None, phases))
+        calls = next(filter(None, evaluations))
         return Finding("split", "wrong", text, calls[0]["frames"], "S4", cure)
     if across or own:
-        return Finding("split", "unknown", "samples of the training are evaluated, on the same rank, too: as meant?")
+        return Finding("split", "unknown", "a rank evaluates samples that it trains on; whether it should is not known")
     return Finding("split", "ok", "no sample of the training is evaluated on any rank, as far as both were read")
 
 
 def draws(run: AuditedRun) -> Finding:
-    """Random numbers that make samples."""
+    """Whether the ranks draw different random numbers while they make samples, or augment them in the loop."""
     if not run.data_parallel:
-        return Finding("draws", "unknown", ALONE)
+        return Finding("draws", "unknown", NOT_DATA_PARALLEL)
     fetches = [[event for event in events if event["gradients"]] for events in run.of("fetch").values()]
     workers = {event["worker"] for events in fetches for event in events}
-    drawn, unclear = False, ""
+    any_draw, unclear = False, ""
     cure = "Seed them with the rank: random.seed(seed + rank), numpy.random.seed(seed + rank), torch.manual_seed(...)."
     for worker in workers:
         rows = list(zip(*([e for e in events if e["worker"] == worker] for events in fetches), strict=False))
         for name in {name for row in rows for event in row for name in event["drawn"]}:
             states = [[event["drawn"].get(name) for event in row] for row in rows]
-            drawn = True
+            any_draw = True
             if len(states) >= 2 and all(None not in row and len(set(row)) == 1 for row in states):
                 frames = next((event["frames"] for row in rows for event in row if event["frames"]), ())
                 frames = frames or (run.first("epoch") or {"frames": ()})["frames"]
-                whose = "torch's generator" if name == "torch" else name
-                text = f"while samples are made, {whose} gives the same numbers on all ranks, in {len(rows)} batches"
+                title = "torch's generator" if name == "torch" else name
+                text = f"while samples are made, {title} gives the same numbers on all ranks, in {len(rows)} batches"
                 return Finding("draws", "wrong", text, frames, "S15", cure)
     rows = list(zip(*run.of("draw").values(), strict=False))
-    begins = [(audit.of("backward") or [{"at": 0}])[0]["at"] for audit in run.audits.values()]
-    for call_site in dict.fromkeys((row[0]["of"], row[0]["frames"][0]) for row in rows):
-        here = [row for row in rows if (row[0]["of"], row[0]["frames"][0]) == call_site]
-        loop = [row for row in here if row[0]["at"] > begins[0]]
-        drawn = drawn or bool(loop)
-        if len(loop) < 2 or any(len({(event["of"], event["state"]) for event in row}) > 1 for row in here):
+    begin = (next(iter(run.audits.values())).of("backward") or [{"at": 0}])[0]["at"]
+    for generator, frame in dict.fromkeys((row[0]["generator"], row[0]["frames"][0]) for row in rows):
+        calls = [row for row in rows if (row[0]["generator"], row[0]["frames"][0]) == (generator, frame)]
+        in_loop = [row for row in calls if row[0]["at"] > begin]
+        any_draw = any_draw or bool(in_loop)
+        if len(in_loop) < 2 or any(len({(event["generator"], event["state"]) for event in row}) > 1 for row in calls):
             continue
-        frames = here[0][0]["frames"]
-        line = source_lines.text_at(frames[0].file, frames[0].line)
-        if here[0][0]["many"] or AUGMENTS.search(" ".join([line, *(frame.function for frame in frames)])):
-            text = f"{call_site[0]} gives the same numbers on all ranks, in each of {len(here)} calls"
+        frames = calls[0][0]["frames"]
+        line = source_lines.text_at(frame.file, frame.line)
+        if calls[0][0]["is_array"] or AUGMENTS.search(" ".join([line, *(frame.function for frame in frames)])):
+            text = f"{generator} gives the same numbers on all ranks, in each of {len(calls)} calls"
             return Finding("draws", "wrong", text, frames, "S15", cure)
-        unclear = f"{call_site[0]} gives the same numbers on all ranks; whether that is meant is not known"
-    if unclear or not drawn:
+        unclear = f"{generator} gives the same numbers on all ranks; whether that is meant is not known"
+    if unclear or not any_draw:
         return Finding("draws", "unknown", unclear or "no random numbers were drawn for samples, as far as is seen")
     return Finding("draws", "ok", "the ranks draw different numbers for their samples")
 
@@ -196,12 +207,15 @@ def _training_calls(run: AuditedRun) -> list[list[dict]]:
 
 
 def _same_inputs(run: AuditedRun):
-    """The frames of the call; None if a batch differed, was constant, or could not be compared."""
+    """The frames of the first training call if the ranks' inputs are equal in every call; else None.
+
+    None, too, if an input is constant or could not be compared.
+    """
     rows = list(zip(*_training_calls(run), strict=False))
     if not rows or any(call["inputs"] is None or call["constant"] for row in rows for call in row):
         return None
-    same = all(len({call["inputs"] for call in row}) == 1 for row in rows)
-    return rows[0][0]["frames"] if same else None
+    all_equal = all(len({call["inputs"] for call in row}) == 1 for row in rows)
+    return rows[0][0]["frames"] if all_equal else None
 
 
 def reshuffled(run: AuditedRun) -> Finding:
@@ -228,13 +242,12 @@ def reshuffled(run: AuditedRun) -> Finding:
 def dropout(run: AuditedRun) -> Finding:
     calls = list(zip(*run.of("dropout").values(), strict=False))
     if not calls:
-        unseen = any(call["drops"] for rank_calls in _training_calls(run) for call in rank_calls)
-        text = "the model has dropout, which was not seen (compiled?)" if unseen else "no dropout was seen"
+        has_dropout = any(call["has_dropout"] for rank_calls in _training_calls(run) for call in rank_calls)
+        text = "the model has dropout, which was not seen (compiled?)" if has_dropout else "no dropout was seen"
         return Finding("dropout", "unknown", text)
     if not run.data_parallel:
-        return Finding("dropout", "unknown", ALONE)
-    same = [len({(draw["state"], tuple(draw["shape"])) for draw in row}) == 1 for row in calls]
-    if not all(same):
+        return Finding("dropout", "unknown", NOT_DATA_PARALLEL)
+    if any(len({(call["state"], tuple(call["shape"])) for call in row}) > 1 for row in calls):
         return Finding("dropout", "ok", "the ranks draw from different states of their generators")
     text = f"the ranks draw the same masks, in each of {len(calls)} calls: their generators have the same state"
     cure = "Once the model is built, seed each rank differently: torch.manual_seed(seed + rank)."

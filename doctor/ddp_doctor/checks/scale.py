@@ -1,44 +1,44 @@
-"""Is an update on N ranks that of one process on N times the batch: the gradient's scale, and the learning rate?"""
+"""Is a step on N ranks that of one process on N times the batch: the gradient's scale, and the learning rate?"""
 
 import statistics
 
 from ddp_doctor.audited import Audit, AuditedRun
 from ddp_doctor.checks.finding import Finding
-from ddp_doctor.checks.gradients import CLOSE, _fates
-from ddp_doctor.checks.replicas import updates
+from ddp_doctor.checks.gradients import CLOSE, used_gradients
+from ddp_doctor.checks.replicas import steps_by_optimizer
 
 
 def tokens(run: AuditedRun) -> Finding:
-    """Each rank's loss is a mean over as many values as it happens to have, and DDP takes the mean of these means."""
-    if not updates(run) or not run.data_parallel:
+    """Whether the ranks' losses, of which DDP takes the mean, are means over equal numbers of values."""
+    if not steps_by_optimizer(run) or not run.data_parallel:
         return Finding("tokens", "unknown", "no gradients are averaged, as far as is seen")
     rows = list(zip(*run.of("backward").values(), strict=False))
-    kinds = {event["loss"] for row in rows for event in row}
-    if len(kinds) != 1 or kinds == {"other"}:
-        return Finding("tokens", "unknown", "how the loss is made of its batch cannot be told")
-    if kinds == {"mean"}:
-        unlike = [row for row in rows if len({event["count"] for event in row}) > 1]
-    else:
-        unlike = [row for row in rows if len({event["factor"] for event in row}) > 1]
-    if 2 * len(unlike) <= len(rows):
-        return Finding("tokens", "ok", f"equal shares in {len(rows) - len(unlike)} of {len(rows)} backward passes")
-    counts = [event["count"] if kinds == {"mean"} else round(1 / event["factor"]) for event in unlike[0]]
+    reductions = {event["reduction"] for row in rows for event in row}
+    if len(reductions) != 1 or reductions == {"other"}:
+        return Finding("tokens", "unknown", "how the loss is reduced over its batch is not known")
+    is_mean = reductions == {"mean"}  # else a sum, which the script may have divided by a count
+    unequal = [row for row in rows if len({event["count" if is_mean else "factor"] for event in row}) > 1]
+    if 2 * len(unequal) <= len(rows):
+        return Finding("tokens", "ok", f"equal shares in {len(rows) - len(unequal)} of {len(rows)} backward passes")
+    counts = [event["count"] if is_mean else round(1 / event["factor"]) for event in unequal[0]]
     text = (
         f"each rank's loss is the mean over its own values ({' and '.join(map(str, counts[:4]))} in one pass), and the "
         "mean of these means weighs the values of a short batch more"
     )
     cure = "Divide each rank's sum by the number of values on all ranks (all-reduced), times the world size under DDP."
-    return Finding("tokens", "wrong", text, unlike[0][0]["frames"], "S5", cure)
+    return Finding("tokens", "wrong", text, unequal[0][0]["frames"], "S5", cure)
 
 
 def scale(run: AuditedRun) -> Finding:
-    if not updates(run) or not run.data_parallel:
+    if not steps_by_optimizer(run) or not run.data_parallel:
         return Finding("scale", "unknown", "no gradients are averaged, as far as is seen")
     if isinstance(run.single, str):
         return Finding("scale", "unknown", f"nothing to compare it with: {run.single}")
-    growth = _samples(run) and _samples(run.single) and run.world * _samples(run) / _samples(run.single)
-    rate = _highest(run, run.single)
-    gradient = _gradient(run) and _gradient(run.single) and _gradient(run) / _gradient(run.single)
+    samples, single_samples = _samples_per_step(run), _samples_per_step(run.single)
+    growth = samples and single_samples and run.world * samples / single_samples
+    rate = _rate_growth(run, run.single)
+    factor, single_factor = _gradient_scale(run), _gradient_scale(run.single)
+    gradient = factor and single_factor and factor / single_factor
     if rate and growth and rate > 1.05 * max(growth, 1) and not (gradient and gradient < 0.95):
         text = (
             f"the learning rate grows {rate:.3g}-fold from 1 process to {run.world}, the global batch {growth:.3g}-fold"
@@ -47,57 +47,63 @@ def scale(run: AuditedRun) -> Finding:
         return Finding("scale", "wrong", text, run.first("optimizer")["frames"], "S23", cure)
     if gradient is None or not rate:
         return Finding("scale", "unknown", "the gradient's scale could not be told in one of the runs")
-    off = gradient * rate if rate < 0.95 or gradient < 0.95 < 1.05 < rate else gradient
-    if abs(off - 1) <= CLOSE:
+    size = gradient * rate if rate < 0.95 or gradient < 0.95 < 1.05 < rate else gradient
+    if abs(size - 1) <= CLOSE:
         text = f"the gradient is scaled as on 1 process, the learning rate {rate:.3g} times its rate"
         return Finding("scale", "ok", text)
-    ratio = min((run.world, 1 / run.world, run.world**2, run.world**-2), key=lambda ratio: abs(off / ratio - 1))
-    if abs(off / ratio - 1) > 0.15:
-        return Finding("scale", "unknown", f"the gradient is {off:.3g} times as large as on 1 process")
+    ratio = min((run.world, 1 / run.world, run.world**2, run.world**-2), key=lambda ratio: abs(size / ratio - 1))
+    if abs(size / ratio - 1) > 0.15:
+        return Finding("scale", "unknown", f"the gradient is {size:.3g} times as large as on 1 process")
     how = f"{ratio:g} times too large" if ratio > 1 else f"{1 / ratio:g} times too small"
-    text = f"updates are {how}, compared with 1 process on the same local batch: the gradient is {off:.3g} of its mean"
+    text = f"updates are {how}, compared with 1 process on the same local batch: the gradient is {size:.3g} of its mean"
     cure = "DDP has averaged already: divide neither loss nor gradient by the world size, and do not sum instead."
     return Finding("scale", "wrong", text, run.first("backward")["frames"], "S23", cure)
 
 
-def _samples(run: AuditedRun) -> float | None:
-    """Samples of one rank in one update."""
+def _samples_per_step(run: AuditedRun) -> float | None:
+    """The mean number of samples of one rank in one step; None if it is not known."""
     audit = next(iter(run.audits.values()))
-    calls = [call for call in audit.training_calls() if call["rows"]]
-    steps = audit.of("update")
-    calls = [call for call in calls if steps and call["at"] < steps[-1]["at"]]
-    return sum(len(call["rows"]) for call in calls) / len(steps) if calls else None
+    steps = audit.of("step")
+    calls = [call for call in audit.training_calls() if call["samples"] and steps and call["at"] < steps[-1]["at"]]
+    return sum(len(call["samples"]) for call in calls) / len(steps) if calls else None
 
 
-def _highest(run: AuditedRun, single: AuditedRun) -> float | None:
-    """By how much the highest learning rates differ, at the most."""
+def _rate_growth(run: AuditedRun, single: AuditedRun) -> float | None:
+    """The largest ratio of a parameter group's highest learning rate to that of the run on a single process."""
     pairs = [
         (a, b)
         for number in {event["number"] for event in run.of("rates")[0]}
-        for a, b in zip(_rates(run.audits[0], number), _rates(single.audits[0], number), strict=False)
+        for a, b in zip(_highest_rates(run.audits[0], number), _highest_rates(single.audits[0], number), strict=False)
     ]
     return max((a / b for a, b in pairs if b), default=None)
 
 
-def _rates(audit: Audit, number: int) -> list[float]:
+def _highest_rates(audit: Audit, number: int) -> list[float]:
+    """The highest learning rate of each parameter group of optimizer `number`."""
     return next((event["highest"] for event in reversed(audit.of("rates")) if event["number"] == number), [])
 
 
-def _gradient(run: AuditedRun) -> float | None:
-    """The gradient that an update uses, as a factor of the mean over the samples of all ranks."""
-    by_parameter = [fates for optimizer, rows in updates(run) for fates in _fates(optimizer, rows).values()]
-    factors = [fate for fates in by_parameter for fate in fates if fate != "local"]
+def _gradient_scale(run: AuditedRun) -> float | None:
+    """By what the gradient in a step is a multiple of the mean gradient over the samples of all ranks; None if unknown.
+
+    It is the median of used_gradients times the mean, over ranks and steps, of what a rank multiplies its mean loss by.
+    """
+    by_parameter = [
+        used for optimizer, rows in steps_by_optimizer(run) for used in used_gradients(optimizer, rows).values()
+    ]
+    factors = [factor for used in by_parameter for factor in used if factor != "local"]
     if not factors or max(factors) > 1.05 * min(factors):
         return None
     weights = []
     for audit in run.audits.values():
         begin = -1
-        for step in audit.of("update"):
+        for step in audit.of("step"):
             passes = audit.between(begin, step["at"], "backward")
-            if any(event["loss"] == "sum" and event["count"] is None for event in passes):
+            if any(event["reduction"] == "sum" and event["count"] is None for event in passes):
                 return None
             if passes:
-                values = (event["factor"] * (event["count"] if event["loss"] == "sum" else 1) for event in passes)
-                weights.append(sum(values))
+                weights.append(
+                    sum(event["factor"] * (event["count"] if event["reduction"] == "sum" else 1) for event in passes)
+                )
             begin = step["at"]
     return statistics.median(factors) * statistics.fmean(weights) if weights else None
