@@ -17,14 +17,14 @@ from ddp_course.cluster import namespaces
 from ddp_course.launcher.launch import (
     Run,
     RunTimedOut,
+    added_variables,
     check_input,
     command_line,
     raise_failure,
-    shown,
+    short_path,
     supervised,
     supervised_environment,
     timeout_message,
-    variables,
 )
 
 PORT = 29500
@@ -86,7 +86,7 @@ def torchrun(
         cluster.check(node)
     check_input(script, nproc_per_node, [*torchrun_args, *(arg for node_args in args_of.values() for arg in node_args)])
     size = len(cluster.nodes) * nproc_per_node
-    added = variables(size, env, torchrun_args)
+    added = added_variables(size, env, torchrun_args)
     options = [
         f"--nnodes={len(cluster.nodes)}",
         f"--nproc-per-node={nproc_per_node}",
@@ -95,7 +95,7 @@ def torchrun(
         f"--rdzv-id={uuid.uuid4().hex[:8]}",
         *torchrun_args,
     ]
-    script_and_args = [str(shown(script)), *map(str, args)]
+    script_and_args = [str(short_path(script)), *map(str, args)]
     run = ClusterRun(
         command=command_line(added, [*options, *script_and_args]),
         lines={rank: [] for rank in range(size)},

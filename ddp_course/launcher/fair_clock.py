@@ -1,65 +1,68 @@
-"""The time that an answer has had, fairly counted: a busy machine must not turn a right answer into a wrong one."""
+"""A clock for time limits that leaves out waits for a core, so that a correct answer passes on a busy machine, too."""
 
 import time
 from pathlib import Path
 
 import psutil
 
-EVERY = 0.5  # seconds between two looks at the processes; more often costs more than it tells
-LEAST_SHARE = 0.08  # of one core: who computes less waits; the bookkeeping of a wait costs a little too
-TICK = 0.01  # seconds, in which Linux counts processor time: a process that hardly computes shows one now and then
+SAMPLE_INTERVAL = 0.5  # seconds between two samples of the processes' times; shorter ones cost too much
+LEAST_SHARE = 0.08  # of one core: processes that use less are waiting, which takes a little processor time as well
+TICK = 0.01  # seconds: Linux counts processor time in these, so a waiting process is charged with one now and then
 
 
 class FairClock:
-    """Counts the seconds in which the processes below this one computed or stood still.
+    """Counts the seconds in which the descendants of this process computed, or waited for anything but a core or a disk.
 
-    Not counted is the time that they spent waiting for a core, which Linux keeps for each thread, or for a disk:
-    whoever saves a file does not stand still. Elsewhere, and on a machine with nothing else to do, it is an ordinary
-    clock. Two processes that computed for 3 s each, at a load of 26 on two cores, had 2 to 3 s by it in 64 s on the
-    wall. A limit on processor time (RLIMIT_CPU) is as fair to those, but never ends an answer that waits.
+    Linux keeps each thread's time of waiting for a core. On other systems, and on a machine without other work, this
+    is an ordinary clock. Two processes that computed for 3 s each, at a load of 26 on two cores, took 64 s on the wall;
+    this clock counted 2 to 3 s. A limit on processor time (RLIMIT_CPU) is as independent of the load, but never ends a
+    process that waits.
 
-    seconds    so far
-    still      seconds since any of the processes last computed
+    seconds    counted so far
+    still      counted since any of the processes last computed
     """
 
     def __init__(self):
         self.seconds = self.still = 0.0
         self.cores = psutil.cpu_count() or 1
-        self.looked, self.used, self.threads = time.monotonic(), *_processor_seconds()
+        self.sampled_at, self.used, self.threads = time.monotonic(), *_processor_seconds()
 
     def look(self):
         """Bring `seconds` and `still` up to date; to be called often."""
-        passed = time.monotonic() - self.looked
-        if passed < EVERY:
+        elapsed = time.monotonic() - self.sampled_at
+        if elapsed < SAMPLE_INTERVAL:
             return
         used, threads = _processor_seconds()
         computed = [seconds - self.used.get(process, 0.0) for process, seconds in used.items()]
-        delayed = sum(_delay(self.threads.get(thread), now, passed) for thread, now in threads.items())
-        self.looked, self.used, self.threads = self.looked + passed, used, threads
-        had = max(0.0, passed - delayed)  # by one after the other; by those that compute at once it may be more
-        computing = sum(computed) >= max(LEAST_SHARE * (had or passed), 1.5 * TICK)
+        waited = sum(_waited(self.threads.get(thread), times, elapsed) for thread, times in threads.items())
+        self.sampled_at, self.used, self.threads = self.sampled_at + elapsed, used, threads
+        counted = max(0.0, elapsed - waited)  # too little if threads waited while others computed: see below
+        computing = sum(computed) >= max(LEAST_SHARE * (counted or elapsed), 1.5 * TICK)
         if computing:
-            # The longest one, or all of them spread evenly, took as long with the cores to themselves.
-            had = min(passed, max(*computed, sum(computed) / self.cores, had))
-        self.seconds += had
-        self.still = 0.0 if computing else self.still + had
+            # On an idle machine: the time of the longest one, or of all of them spread evenly over the cores.
+            counted = min(elapsed, max(*computed, sum(computed) / self.cores, counted))
+        self.seconds += counted
+        self.still = 0.0 if computing else self.still + counted
 
 
-def _delay(previous, now, passed):
-    """For how many of the `passed` seconds a thread waited for a core or a disk. Linux adds a wait for a core up only
-    when it has ended, and one for a disk not here at all."""
-    ran, waited, queued = now
+def _waited(previous, times, elapsed):
+    """For how many of the `elapsed` seconds a thread waited for a core or a disk.
+
+    previous, times: values of `_processor_seconds` at the beginning (None for a new thread) and at the end. Linux adds
+    a wait for a core to them only when it has ended, and a wait for a disk never.
+    """
+    ran, waited, queued = times
     ran_before, waited_before, _ = previous or (0.0, 0.0, False)
     if queued and (ran, waited) == (ran_before, waited_before):
-        return passed
+        return elapsed
     return waited - waited_before
 
 
 def _processor_seconds():
-    """Read the times of all processes below this one.
+    """Read the times of all descendants of this process.
 
-    Returns {(pid, start): seconds of processor time}, and {(pid, thread): (seconds on a core, seconds of waiting for
-    a core, whether it could run now or waits for a disk)}.
+    Returns {(pid, start time): seconds of processor time} and, on Linux, {(pid, thread id): (seconds on a core,
+    seconds of waiting for a core, whether it is now on a core or waits for a core or a disk)}.
     """
     used, threads = {}, {}
     for process in psutil.Process().children(recursive=True):

@@ -1,7 +1,7 @@
 """Processes as torchrun starts them, but forked from one in which torch is loaded: for the grader, and for tests.
 
-A process computes for two to three seconds until torch and what an optimizer needs of it are there. Four that are
-forked are up in a fifth of a second.
+Loading torch, with the modules that an optimizer needs, costs a new process two to three seconds of computation. Four
+forked processes have it after a fifth of a second.
 """
 
 import multiprocessing
@@ -19,7 +19,7 @@ FORKS = sys.platform == "linux"
 
 
 def context(method: str) -> BaseContext:
-    """How to start processes: by `method`, "fork" or "forkserver", where that is safe."""
+    """The multiprocessing context of `method`, "fork" or "forkserver"; "spawn" where forking is not safe."""
     return multiprocessing.get_context(method if FORKS else "spawn")
 
 
@@ -44,9 +44,9 @@ def rank_environment(rank: int, world: int, port: int) -> dict[str, str]:
 
 
 def become(command: Sequence[str], environment: Mapping[str, str], folder: Path, output: Path):
-    """Make this process look as one in which Python is about to run the script command[0] with the rest as arguments.
+    """Make this process look like one in which Python is about to run the script command[0] with arguments command[1:].
 
-    It works in `folder`, and what it prints is appended to `output` with the endings .stdout and .stderr.
+    Its working directory is `folder`; what it prints is appended to the files `output`.stdout and `output`.stderr.
     """
     os.environ.clear()
     os.environ.update(environment)

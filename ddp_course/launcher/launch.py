@@ -1,10 +1,10 @@
-"""Start a script on N processes from a notebook cell: each rank's lines live, the first failure by name, nothing left.
+"""Start a script on N processes from a notebook cell, print each rank's lines live, and show the first failure.
 
     run = torchrun("scripts/04_ddp.py", "--steps", 5, nproc=2, timeout=60)
     run.results[0]["loss"], run.lines[1], run.seconds
 
-Between this process and torchrun stands `ddp_doctor/launch/supervise.py`, which ends all of it when a cell is
-interrupted, a run takes too long, or this very process is killed.
+torchrun runs under `ddp_doctor/launch/supervise.py`, which ends torchrun and all ranks when the cell is interrupted,
+the run takes too long, or the process that called `torchrun` is killed.
 """
 
 import os
@@ -17,13 +17,10 @@ from pathlib import Path
 
 from ddp_doctor.launch.first_failure import STOPPED, Failure, first_failure
 from ddp_doctor.launch.rank_output import RankOutput, shorter_paths
-from ddp_doctor.launch.supervise import sweep
 from ddp_doctor.launch.supervised import Run, supervised, supervised_environment
 
 from ddp_course.base.errors import InputError
 from ddp_course.launcher.cores import default_processes, threads_per_process
-
-__all__ = ["Failure", "Run", "RunFailed", "RunTimedOut", "sweep", "torchrun"]
 
 
 class RunFailed(Exception):
@@ -61,14 +58,14 @@ def torchrun(
 
     nproc           processes; None: one for each GPU, two without a GPU
     timeout         seconds until the run is ended; None: never
-    env             environment variables, added to this process's own. OMP_NUM_THREADS, unless given here, is what
-                    keeps processes x threads within the usable cores
+    env             environment variables, added to this process's own. OMP_NUM_THREADS, unless given here, is set so
+                    that processes x threads do not exceed the usable cores
     check           raise if the run does not end with exit code 0; otherwise see `run.exit_code`, `run.timed_out`
     quiet           print nothing
-    show_every      of the lines "step 1  loss ...", "step 2  loss ...", print the first and every so many; all are kept
-    torchrun_args   more options for torchrun, such as "--max-restarts=1". With those of several nodes, the ranks in
-                    the Run are the local ranks of this node; with "--nnodes=1:2" the variable without which no node
-                    can join is set
+    show_every      of the lines "step N  loss ...", print those of step 1 and of its multiples; the Run has all lines
+    torchrun_args   more options for torchrun, such as "--max-restarts=1". With options of several nodes, the ranks in
+                    the Run are the local ranks of this node. With "--nnodes=1:2" a variable is set without which no
+                    node could join later: see `added_variables`
 
     Raises RunFailed with the traceback of the rank that broke the run first, RunStopped if all ranks were asked to stop
     before the end (exit code 75), RunTimedOut with the last line of each rank that was still running, InputError if the
@@ -78,8 +75,8 @@ def torchrun(
     nproc = default_processes() if nproc is None else nproc
     torchrun_args = [str(arg) for arg in torchrun_args]
     check_input(script, nproc, torchrun_args)
-    script = shown(script)
-    added = variables(nproc, env, torchrun_args)
+    script = short_path(script)
+    added = added_variables(nproc, env, torchrun_args)
     several_nodes = any(re.match("--(nnodes|node|rdzv|master)", arg) for arg in torchrun_args)
     options = [*([] if several_nodes else ["--standalone"]), f"--nproc-per-node={nproc}", *torchrun_args]
     script_and_args = [str(script), *map(str, args)]
@@ -93,7 +90,7 @@ def torchrun(
 
     folder = Path(tempfile.mkdtemp(prefix="ddp_course_run_"))
     options += ["--redirects=3", f"--log-dir={folder / 'ranks'}"]
-    # -P: nothing in this folder shadows a module that torchrun imports
+    # -P: no file in this folder can shadow a module that torchrun imports
     command = [sys.executable, "-P", "-m", "torch.distributed.run", *options, *script_and_args]
     environment = supervised_environment() | added
     output = RankOutput(folder, run, quiet, shows=lambda line: is_shown(line, show_every))
@@ -112,7 +109,7 @@ def torchrun(
 
 
 def raise_failure(run: Run) -> None:
-    """RunFailed, or RunStopped, if a run that has ended has a `failure`."""
+    """If the run has a `failure`, raise RunStopped if all ranks ended with exit code 75, else RunFailed."""
     __tracebackhide__ = True
     if run.failure:
         stopped = set(run.exit_codes.values()) == {STOPPED}
@@ -125,29 +122,29 @@ def is_shown(line: str, show_every: int) -> bool:
     return step is None or int(step[1]) == 1 or int(step[1]) % show_every == 0
 
 
-def shown(script: str | Path) -> Path:
-    """`script` as a reader would write it: relative, if it is below this folder."""
+def short_path(script: str | Path) -> Path:
+    """`script` relative to the working directory if it is below it, else unchanged."""
     inside = Path(script).is_absolute() and Path(script).is_relative_to(os.getcwd())
     return Path(script).relative_to(os.getcwd()) if inside else Path(script)
 
 
-def variables(processes: int, env: Mapping[str, object] | None, torchrun_args: list[str]) -> dict[str, str]:
-    """The variables to add to the environment of a run of `processes` on this machine; `env` overrides them."""
+def added_variables(processes: int, env: Mapping[str, object] | None, torchrun_args: list[str]) -> dict[str, str]:
+    """The variables to add to the environment of `processes` on this machine; those in `env` take precedence."""
     added = {"OMP_NUM_THREADS": threads_per_process(processes), **(env or {})}
     if any(re.match(r"--nnodes=\d+:\d+$", arg) for arg in torchrun_args):
-        # torch, 2.11 to 2.15, keeps the first round's store, and does not tell a node that joins where it is.
+        # torch 2.11 to 2.15 goes on with the store of the first round, and does not send its address to new nodes.
         added = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": 1, **added}
     return {name: str(value) for name, value in added.items()}
 
 
 def command_line(added: Mapping[str, str], words: Iterable[str]) -> str:
-    """torchrun as one would type it, with the environment variables that are added before it."""
+    """The shell command for torchrun with these `words`, after assignments of the `added` environment variables."""
     settings = [f"{name}={shlex.quote(value)}" for name, value in added.items()]
     return " ".join([*settings, shlex.join(["torchrun", *words])])
 
 
 def check_input(script, nproc, torchrun_args):
-    """Raises InputError for a launch that cannot be started as asked."""
+    """Raise InputError for a missing script, a wrong number of processes, or an option that the launcher sets."""
     if not Path(script).is_file():
         raise InputError(f"There is no script {str(script)!r} in {os.getcwd()}; a Python file is needed.")
     if isinstance(nproc, bool) or not isinstance(nproc, int) or nproc < 1:
@@ -159,7 +156,7 @@ def check_input(script, nproc, torchrun_args):
 
 
 def timeout_message(run, timeout, running, name="rank {}".format):
-    """The message for a run that was stopped at its timeout; `name(rank)` names a rank."""
+    """The message for a run that was ended at its timeout with these ranks `running`; `name(rank)` names a rank."""
     if not running:
         return f"no end after {timeout:g} s, and no rank was running: torchrun was still starting, or ending"
     names = " and ".join(name(rank) for rank in running)

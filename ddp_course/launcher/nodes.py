@@ -1,4 +1,4 @@
-"""Several nodes of one job on this machine: a torchrun each, which come and go while the job runs.
+"""Run a job of several nodes on this machine: one torchrun per node, started and killed while the job runs.
 
 with Nodes("scripts/13_waits.py", folder) as job:
     job.start("a")
@@ -19,13 +19,14 @@ from ddp_doctor.launch.supervise import sweep, tagged
 from ddp_course.launcher.launch import Run, RunFailed, torchrun
 
 JOB_VARIABLE, NODE_VARIABLE = "DDP_COURSE_JOB", "NODE"
+MAX_NODES, TIMEOUT_SECONDS = 2, 900
 NON_EPHEMERAL_PORTS = range(20_000, 32_768)  # all lower than the ephemeral ports of Linux, macOS and Windows
 
 
 def free_port() -> int:
-    """A free port for several processes that have to know it before one of them listens there.
+    """A free port, for processes that have to know it before one of them listens on it.
 
-    No ephemeral port: the system could give that to another process before ours listens.
+    It is not an ephemeral port, which the system could give to another process in the meantime.
     """
     for port in random.SystemRandom().sample(NON_EPHEMERAL_PORTS, len(NON_EPHEMERAL_PORTS)):
         with socket.socket() as free:
@@ -39,16 +40,16 @@ def free_port() -> int:
 
 
 class Nodes:
-    """A job of one rank per node, which starts with one node and can grow to `most`.
+    """A job of one rank per node, which starts with one node and can grow to MAX_NODES.
 
     `script`, `args` and `env` are those of `launcher.torchrun`; a rank reads the name of its node from the variable
-    NODE. `conf` adds to torchrun's --rdzv-conf. Leaving the `with` block ends all processes that still run.
+    NODE. `conf` is added to torchrun's --rdzv-conf. Leaving the `with` block ends all processes that still run.
     """
 
-    def __init__(self, script, *args, env=None, most=2, conf="", timeout=900):
-        self._script, self._args, self._env, self._timeout = script, args, env or {}, timeout
+    def __init__(self, script, *args, env=None, conf=""):
+        self._script, self._args, self._env = script, args, env or {}
         self._options = [
-            f"--nnodes=1:{most}",
+            f"--nnodes=1:{MAX_NODES}",
             "--max-restarts=3",
             "--rdzv-backend=c10d",
             "--rdzv-id=job",
@@ -57,7 +58,7 @@ class Nodes:
             f"--rdzv-conf=last_call_timeout=1{conf and ','}{conf}",
         ]
         self._tag, self._futures = uuid.uuid4().hex, {}
-        self._pool = ThreadPoolExecutor(most)
+        self._pool = ThreadPoolExecutor(MAX_NODES)
 
     def __enter__(self):
         return self
@@ -69,29 +70,38 @@ class Nodes:
         self._pool.shutdown()
 
     def start(self, name: str, when=lambda: True) -> None:
-        """Start the torchrun of the node `name` as soon as `when()` is true. The first node also hosts the rendezvous.
+        """Wait until `when()` is true, then start the torchrun of the node `name`. The first node hosts the rendezvous.
 
-        Raises RunFailed, as `until` does, if a node has ended before.
+        Raises RunFailed, as `until` does, if a node ends before.
         """
         self.until(when)
         env = {**self._env, NODE_VARIABLE: name, JOB_VARIABLE: self._tag}
-        how = {"nproc": 1, "timeout": self._timeout, "check": False, "quiet": True, "torchrun_args": self._options}
-        self._futures[name] = self._pool.submit(torchrun, self._script, *self._args, env=env, **how)
+        self._futures[name] = self._pool.submit(
+            torchrun,
+            self._script,
+            *self._args,
+            nproc=1,
+            timeout=TIMEOUT_SECONDS,
+            env=env,
+            check=False,
+            quiet=True,
+            torchrun_args=self._options,
+        )
 
     def until(self, condition) -> None:
-        """Wait until `condition()` is true. Raises RunFailed if a node has ended before."""
+        """Wait until `condition()` is true. Raises RunFailed if a node ends before."""
         while True:
             ended = [name for name, future in self._futures.items() if future.done()]
             if condition():
                 return
             if ended:
                 run = self._futures[ended[0]].result()
-                last = "\n".join(run.launcher_lines[-10:])
-                raise RunFailed(f"node {ended[0]} ended too early, with exit code {run.exit_code}\n{last}", run)
+                last_lines = "\n".join(run.launcher_lines[-10:])
+                raise RunFailed(f"node {ended[0]} ended too early, with exit code {run.exit_code}\n{last_lines}", run)
             time.sleep(0.1)
 
     def kill(self, name: str) -> None:
-        """SIGKILL to everything of a node, as if its power failed."""
+        """Send SIGKILL to all processes of a node but its supervisor, as if its power failed."""
         for process in tagged(self._tag, JOB_VARIABLE):
             try:
                 if process.environ().get(NODE_VARIABLE) == name and process.ppid() != os.getpid():  # not the supervisor
@@ -100,5 +110,5 @@ class Nodes:
                 continue
 
     def ended(self) -> dict[str, Run]:
-        """Each node's finished run, as soon as all have ended."""
+        """Wait until all nodes have ended; returns each node's Run under its name."""
         return {name: future.result() for name, future in self._futures.items()}
