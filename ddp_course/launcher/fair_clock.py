@@ -11,7 +11,7 @@ TICK = 0.01  # seconds: Linux counts processor time in these, so a waiting proce
 
 
 class FairClock:
-    """Counts the seconds in which the descendants of this process computed, or waited for anything but a core or a disk.
+    """Counts the seconds in which the descendants of this process computed or waited for anything but a core or a disk.
 
     Linux keeps each thread's time of waiting for a core. On other systems, and on a machine without other work, this
     is an ordinary clock. Two processes that computed for 3 s each, at a load of 26 on two cores, took 64 s on the wall;

@@ -1,1 +1,1 @@
-"""Which part of a model a rank of a device mesh holds, and what the trainers of MiniGPT have in common."""
+"""What the trainers of MiniGPT share: settings, data and validation, mixtures of experts, a rank's part on a mesh."""

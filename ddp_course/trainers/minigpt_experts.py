@@ -11,14 +11,14 @@ from ddp_course.models.minigpt import AttentionKind, Block, MiniGPT, MiniGPTConf
 
 
 class MixtureBlock(nn.Module):
-    """A block of MiniGPT whose MLP has become `experts` of the same size."""
+    """A block of MiniGPT with a mixture of `experts` in place of the MLP, each expert of the MLP's size."""
 
-    def __init__(self, whole: Block, layers: int, experts: int, best: int) -> None:
+    def __init__(self, block: Block, layers: int, experts: int, best: int) -> None:
         super().__init__()
-        self.dropout, self.mlp_norm = whole.dropout, whole.mlp_norm
-        self.attention_norm, self.attention = whole.attention_norm, whole.attention
-        self.mixture = Mixture(whole.expand.in_features, whole.expand.out_features, experts, best)
-        nn.init.normal_(self.mixture.experts.down, std=0.02 / (2 * layers) ** 0.5)  # as MiniGPT's projections
+        self.dropout, self.mlp_norm = block.dropout, block.mlp_norm
+        self.attention_norm, self.attention = block.attention_norm, block.attention
+        self.mixture = Mixture(block.expand.in_features, block.expand.out_features, experts, best)
+        nn.init.normal_(self.mixture.experts.down, std=0.02 / (2 * layers) ** 0.5)  # as for MiniGPT's projections
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x))
@@ -26,7 +26,7 @@ class MixtureBlock(nn.Module):
 
 
 class MixtureGPT(MiniGPT):
-    """Whole at first. `spread` leaves this rank its experts; then all ranks of the axis have to call it together."""
+    """MiniGPT with mixtures of experts. Call `spread` before forward, which is collective over the axis."""
 
     def __init__(self, config: MiniGPTConfig, experts: int, best: int, attention: AttentionKind = "fused") -> None:
         super().__init__(config, attention)
@@ -37,6 +37,7 @@ class MixtureGPT(MiniGPT):
         return [block.mixture for block in self.blocks]
 
     def spread(self, axis: Axis) -> None:
+        """Keep this rank's share of the experts of every block."""
         for mixture in self.mixtures:
             mixture.spread(axis)
 
@@ -45,7 +46,7 @@ class MixtureGPT(MiniGPT):
         return torch.stack([mixture.choices for mixture in self.mixtures])
 
     def balance(self, choices: Tensor, tokens: int) -> Tensor:
-        """This rank's part of the balance loss, for the last forward pass: see `expert_parallel.balance_loss`."""
+        """This rank's part of the balance loss of the last forward pass: see `expert_parallel.balance_loss`."""
         return balance_loss(self.mixtures, choices, tokens)
 
 
@@ -55,13 +56,13 @@ def make_model(config: MiniGPTConfig, experts: int | None, best: int, attention:
 
 
 def flops_per_token(config: MiniGPTConfig, experts: int | None, best: int) -> int:
-    """As `minigpt.flops_per_token`, for what `make_model` makes: a token meets its router and its best experts."""
+    """`minigpt.flops_per_token` for the model of `make_model`: a token passes the router and its `best` experts."""
     added = (best - 1) * 8 * config.width**2 + experts * config.width if experts else 0
     return minigpt.flops_per_token(config) + 6 * config.layers * added
 
 
 def mixture_parameter_count(config: MiniGPTConfig, experts: int | None) -> tuple[int, int]:
-    """(of all experts, of everything else): equal to the sum over the parameters of what `make_model` makes."""
+    """The parameters of the model of `make_model`: (those of all experts, all others)."""
     if experts is None:
         return 0, parameter_count(config)
     mlp = 8 * config.width**2 + 5 * config.width  # of a block of MiniGPT, with its biases

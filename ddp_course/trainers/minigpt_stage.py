@@ -1,6 +1,6 @@
-"""The part of a MiniGPT that one rank of a mesh holds: some layers, of each some heads and units, for some tokens.
+"""The part of a MiniGPT that one rank of a mesh holds: some layers, some heads and units of each, for some tokens.
 
-Over tp the vocabulary is cut, too (the tied table, and with it the logits), and the tokens between the layers.
+tp also shards the vocabulary (the tied matrix and the logits) and, between the layers, the tokens.
 """
 
 from functools import partial
@@ -34,7 +34,7 @@ TIED = {"output.weight": "token_embedding.weight"}  # one tensor of MiniGPT, und
 
 
 class Sizes(Protocol):
-    """The sizes of a model that have to divide: a MiniGPTConfig has them, and so have a trainer's settings."""
+    """The sizes that have to divide over a mesh: attributes of a MiniGPTConfig and of the trainers' settings."""
 
     heads: int
     kv_heads: int | None
@@ -114,7 +114,7 @@ class ParallelAttention(nn.Module):
 
 
 class ParallelBlock(nn.Module):
-    """MiniGPT's block with this rank's heads, units and experts; between its layers tp divides the tokens."""
+    """MiniGPT's block with this rank's heads, units and experts; between its layers the tokens are sharded over tp."""
 
     def __init__(self, whole: Block | MixtureBlock, mesh: Mesh, positions: Tensor, layer: int) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class ParallelBlock(nn.Module):
             self.projection = Row(whole.projection, mesh.tp, ScatterTokens)
 
     def forward(self, x: Tensor, masks: Masks, attention_masks: Masks) -> Tensor:
-        """masks: of the tokens between the layers; attention has more of them."""
+        """masks: for this rank's tokens between the layers. attention_masks: for the tokens that its attention has."""
         x = x + masks.drop(self.attention(self.attention_norm(x), attention_masks, self.site), self.site + 1)
         y = self.mlp_norm(x)
         if self.mixture and self.tensor.size > 1:
@@ -144,9 +144,9 @@ class ParallelBlock(nn.Module):
 class Stage(nn.Module):
     """This rank's part of `whole`, with MiniGPT's names. The first stage embeds, the last one computes the loss.
 
-    Windows come whole; a rank takes its own positions out of them. Sharded over `mesh.weights` on top of that.
-    `whole` may be on the meta device: see `allocate`. policy: in which formats FSDP2 computes and reduces, on any mesh:
-    to it, a single rank is a group like others. None: in those of the weights.
+    Every rank is given whole windows and takes its own positions out of them. FSDP2 shards this part over
+    `mesh.weights`. `whole` may be on the meta device: see `allocate`. policy: the formats in which FSDP2 computes and
+    reduces, also on a mesh of one rank; None: those of the weights.
     """
 
     def __init__(self, whole: MiniGPT, mesh: Mesh, policy: MixedPrecisionPolicy | None = None) -> None:
@@ -181,7 +181,7 @@ class Stage(nn.Module):
                 fully_shard(layer, mesh=mesh.weights, **options)
 
     def allocate(self, device: torch.device) -> None:
-        """Make memory of arbitrary content for this rank's part of a model on the meta device."""
+        """Allocate memory for this part of a model on the meta device: uninitialised, but with zero router biases."""
         self.to_empty(device=device)
         if self.first and self.last:
             self.output.weight = self.token_embedding.weight  # to_empty made two tensors of the tied one
@@ -194,13 +194,14 @@ class Stage(nn.Module):
 
     @property
     def table(self) -> nn.Parameter:
-        """The tied one, which the first stage has as embedding and the last one as output layer."""
+        """The tied matrix: the embedding of the first stage and the output layer of the last one."""
         return (self.token_embedding if self.first else self.output).weight
 
     def forward(self, x: Tensor, targets: Tensor | None = None, keys: Tensor | None = None) -> Tensor:
-        """Tokens of whole windows, or what the stage before returned. Returns that of this one; last: the loss sum.
+        """Returns this stage's activations, (windows, this rank's tokens, width); the last stage the summed loss.
 
-        keys: a number per window, from `window_keys`, if units are to be dropped.
+        x: token ids of whole windows, (windows, context), on the first stage; on others the previous stage's
+        activations. targets: (windows, context), for the last stage. keys: `window_keys` of the windows, for dropout.
         """
         rate = self.dropout if self.training else 0.0
         masks, attention_masks = (Masks(rate, keys, positions) for positions in (self.own_positions, self.positions))
@@ -217,12 +218,12 @@ class Stage(nn.Module):
         if self.tensor_axis.size > 1:
             x = GatherTokens.apply(x, self.tensor_axis.group)
         x = x.flatten(0, 1)
-        pieces = zip(x.split(LOSS_TOKENS), targets.split(LOSS_TOKENS), strict=True)
-        return torch.stack([_loss_sum(self.output(piece), target, self.tensor_axis) for piece, target in pieces]).sum()
+        chunks = zip(x.split(LOSS_TOKENS), targets.split(LOSS_TOKENS), strict=True)
+        return torch.stack([_loss_sum(self.output(chunk), target, self.tensor_axis) for chunk, target in chunks]).sum()
 
 
 def _loss_sum(logits: Tensor, targets: Tensor, tensor: Axis) -> Tensor:
-    """In float32 at least: the sum of a thousand losses has more digits than a half precision."""
+    """The summed cross entropy, in float32 at least: half precision has too few digits for a sum over many tokens."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if tensor.size > 1:
         return vocabulary_loss_sum(logits, targets, tensor)

@@ -1,4 +1,4 @@
-"""The parts that trainers of MiniGPT share: settings, text, the model's sizes, validation.
+"""What the trainers of MiniGPT share: settings, text, the model's sizes, validation.
 
 minigpt_ddp.py, parallel_ddp.py, diloco_ddp.py and experts_ddp.py train the same model on the same tokens for the same
 flags, and can go on from each other's checkpoints as far as their settings agree.
@@ -6,7 +6,6 @@ flags, and can go on from each other's checkpoints as far as their settings agre
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Literal
 
 import torch
@@ -26,8 +25,8 @@ from ddp_course.training.progress import Progress
 from ddp_course.training.settings import NonNegativeFloat, NonNegativeInt, PositiveInt, RunSettings, Share
 from ddp_course.training.throughput import copied_ahead
 
-IDENTITY = ("layers", "heads", "width", "context", "tokens_per_update", "seed")  # what a resumed run may not change
-TINY = {  # the preset of that name
+IDENTITY = ("layers", "heads", "width", "context", "tokens_per_update", "seed")  # a resumed run may not change these
+TINY = {  # the settings of --preset tiny
     "preset": "tiny",
     "tokenizer": "bytes",
     "vocab_size": None,
@@ -71,13 +70,13 @@ class PretrainingConfig(RunSettings):
     validation_windows: PositiveInt | None = 64
     """Windows of a validation, spread evenly over the held-out text; None takes all of it."""
     check_every: NonNegativeInt = 0
-    """Steps between comparisons of what all ranks should hold alike, the optimizer too. 0: weights, at the end."""
+    """Steps between checks of what must be equal on all ranks: weights and optimizer. 0: weights only, at the end."""
     layers: PositiveInt = 4
     """Transformer blocks."""
     heads: PositiveInt = 4
     """Attention heads per block."""
     kv_heads: PositiveInt | None = None
-    """Heads of keys and values, which as many query heads share (grouped-query attention); None: one for each."""
+    """Heads of keys and values, each shared by equally many query heads (grouped-query attention); None: --heads."""
     width: PositiveInt = 256
     """Units of the residual stream."""
     context: PositiveInt = 128
@@ -95,10 +94,11 @@ class PretrainingConfig(RunSettings):
             raise ValueError(f"--heads {self.heads} does not divide over --kv-heads {self.kv_heads}")
 
 
-def gradient_accumulation_steps(config: PretrainingConfig, world_size: int, called: str = "") -> int:
-    """How many micro-batches a rank takes in a step, so that a step has the same tokens at any world size.
+def gradient_accumulation_steps(config: PretrainingConfig, world_size: int, ranks_name: str = "") -> int:
+    """The micro-batches that a rank takes in a step, so that a step has the same tokens at any world size.
 
-    world_size: over how many ranks the windows are divided. called: their name in the error, if not "rank(s)".
+    world_size: the ranks over which the windows are divided. ranks_name: what the error calls them, if not "N rank(s)".
+    Raises InputError if --tokens-per-update is not a multiple of the tokens of one micro-batch per rank.
     """
     micro_batch_tokens = config.micro_batch_size * config.context * world_size
     steps, rest = divmod(config.tokens_per_update, micro_batch_tokens)
@@ -106,7 +106,7 @@ def gradient_accumulation_steps(config: PretrainingConfig, world_size: int, call
         nearest = " or ".join(f"{n * micro_batch_tokens:,}" for n in (steps, steps + 1) if n)
         raise InputError(
             f"--tokens-per-update {config.tokens_per_update:,} is not a multiple of "
-            f"{called or f'{world_size} rank(s)'} x {config.micro_batch_size} windows x {config.context} "
+            f"{ranks_name or f'{world_size} rank(s)'} x {config.micro_batch_size} windows x {config.context} "
             f"tokens = {micro_batch_tokens:,}; nearest that are: {nearest}"
         )
     return steps
@@ -140,7 +140,7 @@ def micro_batches(
     world_size: int,
     device: torch.device,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """One rank's pairs (inputs, targets) of these steps, on its device: its share of each step's global batch.
+    """One rank's micro-batches (inputs, targets) of these steps, on `device`: its share of each step's global batch.
 
     The global batch is a function of the seed and the step: it is the same at any world size.
     """
@@ -174,13 +174,13 @@ def make_model_config(config: PretrainingConfig, tokens: Tokens) -> MiniGPTConfi
 
 
 def batch_bytes(config: PretrainingConfig, model_config: MiniGPTConfig) -> int:
-    """A lower bound of the bytes that a rank needs besides the model: activations, and where a step's windows start."""
+    """A lower bound of the bytes that a rank needs besides the model: activations, and starts of a step's windows."""
     activations = minigpt.activation_bytes(model_config, config.micro_batch_size)
     return activations + 8 * config.tokens_per_update // config.context
 
 
 def make_identity(config: PretrainingConfig, tokens: Tokens, precision: str) -> dict[str, object]:
-    """The settings that a resumed run may not change, as `TrainingState` compares them."""
+    """The settings that a resumed run may not change; `TrainingState` compares them with those of the checkpoint."""
     identity = {name: getattr(config, name) for name in IDENTITY} | {"kv_heads": config.kv_heads or config.heads}
     data = tokens.fingerprint + " packed" * config.pack
     return identity | {"precision": precision, "data and tokenizer": data}
@@ -197,10 +197,10 @@ def results(progress: Progress) -> str:
 def validate(
     model: nn.Module, tokens: Tokens, config: PretrainingConfig, precision: str, world: World, even: bool = False
 ) -> float:
-    """Mean loss per held-out token, the same at any world size: each rank has a share, sum and count are reduced.
+    """The mean loss per held-out token, the same at any world size (collective): sum and count are all-reduced.
 
     model: the bare model, not the DDP wrapper, since ranks may have different numbers of batches.
-    even: for a model that communicates in its forward pass, so that ranks need the same number.
+    even: give all ranks the same number of batches, for a model that communicates in its forward pass.
     """
     batches_of = even_held_out_batches if even else held_out_batches
     batches = batches_of(tokens, config, config.micro_batch_size, world.rank, world.size)
@@ -216,9 +216,10 @@ def loss_and_target_count(
     precision: str,
     world: World,
 ) -> tuple[Tensor, int]:
-    """This rank's sum of the loss and number of targets, with `model` in eval mode. forward: gives a loss sum.
+    """This rank's sum of the loss and number of targets, with `model` in eval mode.
 
-    The loss stays on the device: to read a number from a GPU after each batch is to wait for it.
+    forward: returns the summed loss of (inputs, targets). The sum stays on the device, because reading a number from a
+    GPU after each batch would wait for the GPU.
     """
     model.eval()
     loss_sum, target_count = torch.zeros((), dtype=torch.float64, device=world.device), 0
@@ -247,7 +248,7 @@ def held_out_batches(
 def even_held_out_batches(
     tokens: Tokens, config: PretrainingConfig, rows: int, rank: int, world_size: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """The same windows, on every rank in as many batches, all (rows, context). A row without window has no targets."""
+    """The same windows, on every rank in as many batches of (rows, context). A row without window has no targets."""
     context = config.context
     window_count = -(-(len(tokens.val) - 1) // context)
     largest_share = -(-min(window_count, config.validation_windows or window_count) // world_size)
@@ -255,6 +256,7 @@ def even_held_out_batches(
     for _ in range(-(-largest_share // rows)):
         inputs = torch.zeros(rows, context, dtype=torch.int64)
         targets = torch.full_like(inputs, IGNORED)
-        for some_inputs, some_targets in islice(batches, 1):
-            inputs[: len(some_inputs)], targets[: len(some_targets)] = some_inputs, some_targets
+        if batch := next(batches, None):
+            count = len(batch[0])
+            inputs[:count], targets[:count] = batch
         yield inputs, targets
