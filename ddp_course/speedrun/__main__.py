@@ -1,7 +1,7 @@
 """From a corpus to a post-trained model in one command: tokenizer, pre-training, reward model, GRPO, and a report.
 
-python -m ddp_course.speedrun                                        # two processes without GPUs, else one a GPU
-python -m ddp_course.speedrun --run-dir runs/mine --nproc 4         # again after a stop: it goes on
+python -m ddp_course.speedrun                                        # one process per GPU, two without GPUs
+python -m ddp_course.speedrun --run-dir runs/mine --nproc 4         # the same command resumes a stopped run
 python -m ddp_course.speedrun --backbone hf:path/to/model           # from a model that is pre-trained already
 """
 
@@ -18,14 +18,12 @@ from ddp_course.speedrun.stages import PRESETS, speedrun
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
-    from ddp_course.speedrun.report import write_report  # figures load slowly: after --help
-
     parser = Parser(prog="python -m ddp_course.speedrun", description=__doc__.splitlines()[0])
     parser.add_argument("--preset", choices=PRESETS, default="laptop", help="the sizes of all stages")
-    parser.add_argument("--run-dir", default=time.strftime("runs/speedrun-%Y%m%d-%H%M%S"), help="to write, or to go on")
-    parser.add_argument("--nproc", type=int, help="processes; a GPU each, or two without GPUs, if not given")
+    parser.add_argument("--run-dir", default=time.strftime("runs/speedrun-%Y%m%d-%H%M%S"), help="new, or to resume")
+    parser.add_argument("--nproc", type=int, help="processes (default: one per GPU, two without GPUs)")
     parser.add_argument("--data", default="stdlib", help="stdlib, or a file or folder of Python code")
-    parser.add_argument("--seed", type=int, default=1, help="of all stages")
+    parser.add_argument("--seed", type=int, default=1, help="the seed of all stages")
     parser.add_argument(
         "--backbone",
         default="",
@@ -34,6 +32,8 @@ def main(arguments: Iterable[str] | None = None) -> int:
     )
     try:
         options = parser.parse_args(arguments)
+        from ddp_course.speedrun.report import write_report  # loads matplotlib, which --help does not need
+
         record = speedrun(
             options.run_dir,
             options.preset,
@@ -46,7 +46,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
             print(f"\nreport: {write_report(options.run_dir)}")
         else:
             print(f"\nstopped; the same command with --run-dir {options.run_dir} goes on")
-            return os.EX_TEMPFAIL  # 75, as of the trainers: a scheduler that sees it starts the speedrun again
+            return os.EX_TEMPFAIL  # 75, as the trainers: a scheduler then starts the speedrun again
     except InputError as error:
         print(f"error: {in_one_line(error)}", file=sys.stderr)
         return 2

@@ -13,9 +13,9 @@ POLICY, REAL = RANK_COLOURS[0], RANK_COLOURS[2]
 
 
 def values(records: Records, key: str) -> dict[int, float]:
-    """Step -> value of the records that have a number there; a later record of a step replaces an earlier one.
+    """{step: value} of the records with a number under `key`; a later record of a step replaces an earlier one.
 
-    A loss that was NaN stands in the metrics as null, and is left out.
+    A loss that was NaN is null in the metrics, and is left out.
     """
     return {record["step"]: record[key] for record in records if is_number(record.get(key)) and "step" in record}
 
@@ -30,12 +30,13 @@ def last_of(records: Records, key: str) -> float:
 
 def best_of(records: Records) -> int:
     """The step with the lowest held-out loss; of equals, the earliest. Raises InputError if there is none."""
+    last_of(records, "val_loss")  # raises the error
     series = values(records, "val_loss")
-    last_of(records, "val_loss")
     return min(sorted(series), key=series.__getitem__)
 
 
 def first_to_last(name: str, series: dict[int, float]) -> str:
+    """The first and the last value of {step: value}, in words. Raises InputError if it is empty."""
     steps = sorted(series)
     if not steps:
         raise InputError(f"the metrics hold no {name} that is a number")
@@ -50,7 +51,7 @@ def draw_pretrain(records: Records):
 
 
 def draw_reward(records: Records):
-    """Loss and accuracy on held-out pairs, beside the backbone's own; bars: the difference, over files."""
+    """Draw loss and accuracy on held-out pairs; error bars: the gain over the backbone's likelihood, over files."""
     loss, series, best = values(records, "val_loss"), values(records, "val_accuracy"), best_of(records)
     baseline = last_of(records, "val_baseline")
     figure, (left, right) = new_figure(
@@ -71,7 +72,7 @@ def draw_reward(records: Records):
 
 
 def draw_grpo(records: Records):
-    """Draw the judge's reward and the share of completions that parses, each with the value of real code as a line."""
+    """Draw the judge's reward and the share of completions that parse; lines: the values of real code."""
     reward, parse_rate = values(records, "val_reward"), values(records, "val_parses")
     real, real_rate = last_of(records, "val_real"), last_of(records, "val_real_parses")
     last = max(reward)
@@ -97,7 +98,7 @@ def draw_grpo(records: Records):
 
 
 def draw_shares(axes, shares: dict[int, float], low: Sequence[float], high: Sequence[float], label: str) -> None:
-    """Shares over the steps, each with its interval."""
+    """Draw shares, {step: share}, each with its interval from `low` to `high`."""
     middle = list(shares.values())
-    reach = [[max(0.0, a - b) for a, b in zip(*ends, strict=True)] for ends in ((middle, low), (high, middle))]
-    axes.errorbar(list(shares), middle, reach, color=POLICY, marker="o", capsize=3, label=label)
+    errors = [[max(0.0, a - b) for a, b in zip(*ends, strict=True)] for ends in ((middle, low), (high, middle))]
+    axes.errorbar(list(shares), middle, errors, color=POLICY, marker="o", capsize=3, label=label)

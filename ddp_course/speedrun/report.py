@@ -25,22 +25,22 @@ DRAW = {"pretrain": draw_pretrain, "reward": draw_reward, "grpo": draw_grpo}
 
 
 def write_report(run_dir: str | Path) -> Path:
-    """Write report.md and its figures into the folder of a finished speedrun; returns the page's path.
+    """Write report.md and its figures into the run directory of a finished speedrun; returns the page's path.
 
-    Everything on it is read from what the stages have left there. Raises InputError if one has left no metrics.
+    All numbers come from the files of the stages. Raises InputError if a stage has no metrics.
     """
     run_dir = Path(run_dir)
     record = read_object(run_dir / RECORD)
     backbone = record.get("backbone", "")
     stages = ["reward", "grpo"] if backbone else list(DRAW)
     metrics = {name: figures.read_metrics(run_dir / name) for name in stages}
-    drawn = {name: DRAW[name](metrics[name]) for name in stages}
-    pictures = [f"![{figure.title}]({name}.png)" for name, figure in drawn.items()]
+    stage_figures = {name: DRAW[name](metrics[name]) for name in stages}
+    pictures = [f"![{figure.title}]({name}.png)" for name, figure in stage_figures.items()]
     machine = describe()
     seconds = sum(stage["seconds"] for stage in record["stages"].values())
-    begin = "a backbone" if backbone else "text"
+    start = "a backbone" if backbone else "text"
     page = [
-        f"# Speedrun: {quantity(seconds / 60, 'minutes')} from {begin} to a post-trained model",
+        f"# Speedrun: {quantity(seconds / 60, 'minutes')} from {start} to a post-trained model",
         f"Preset {record['preset']}, data {record['data']}, seed {record['seed']}, {record['nproc']} processes; "
         f"{machine.cpu}, {machine.physical_cores} cores; GPUs: {', '.join(machine.gpus) or 'none'}; "
         f"PyTorch {machine.torch}.",
@@ -53,11 +53,11 @@ def write_report(run_dir: str | Path) -> Path:
         *pictures,
         "## What the models write",
         *([] if backbone else ["After pre-training:", as_code(run_dir / "pretrain")]),
-        "Before GRPO (the reference) and after it (the policy), on prompts that nobody learnt from:",
+        "Before GRPO (the reference) and after it (the policy), on held-out prompts:",
         as_code(run_dir / "grpo"),
     ]
     try:
-        for name, figure in drawn.items():
+        for name, figure in stage_figures.items():
             figure.savefig(run_dir / f"{name}.png")
         (run_dir / REPORT).write_text("\n\n".join(page) + "\n", encoding="utf-8")
     except OSError as error:
@@ -66,32 +66,32 @@ def write_report(run_dir: str | Path) -> Path:
 
 
 def stage_table(run_dir: Path, record: dict, metrics: dict[str, Records]) -> str:
-    """A row for each stage: its seconds, what went through it, and the number it is judged by, first and last."""
-    compared = product_of_settings(run_dir / "reward", "steps", "pairs_per_update")
-    written = sum(values(metrics["grpo"], "tokens").values())
+    """A Markdown table with a row per stage: its seconds, the size of its input, its first and last result."""
+    pair_count = product_of_settings(run_dir / "reward", "steps", "pairs_per_update")
+    sampled_tokens = sum(values(metrics["grpo"], "tokens").values())
     rows = [] if record.get("backbone") else rows_before_the_reward(run_dir, record, metrics["pretrain"])
     rows += [
         (
             "reward",
-            f"{compared:,} pairs",
+            f"{pair_count:,} pairs",
             first_to_last("held-out pair accuracy", values(metrics["reward"], "val_accuracy")),
         ),
         (
             "grpo",
-            f"{written:,.0f} sampled tokens",
+            f"{sampled_tokens:,.0f} sampled tokens",
             first_to_last("mean reward on held-out prompts", values(metrics["grpo"], "val_reward"))
             + "; "
             + first_to_last("share that parses", values(metrics["grpo"], "val_parses")),
         ),
     ]
     lines = ["| stage | seconds | what went through it | what came of it |", "|---|---|---|---|"]
-    for name, through, result in rows:
-        lines.append(f"| {name} | {record['stages'][name]['seconds']:.0f} | {through} | {result} |")
+    for name, size, result in rows:
+        lines.append(f"| {name} | {record['stages'][name]['seconds']:.0f} | {size} | {result} |")
     return "\n".join(lines)
 
 
 def of_the_judge(records: Records) -> str:
-    """Whether the best head ranks held-out pairs better than the backbone's likelihood does without one."""
+    """A paragraph: does the best checkpoint rank held-out pairs better than the backbone's likelihood does?"""
     best = best_of(records)
     accuracy, baseline, low, high, pairs = (
         values(records, f"val_{name}")[best] for name in ("accuracy", "baseline", "gain_low", "gain_high", "pairs")
@@ -107,7 +107,7 @@ def of_the_judge(records: Records) -> str:
 
 
 def of_the_policy(records: Records) -> str:
-    """Whether the judge was valid before the first update, and whether the policy has learnt to please it alone."""
+    """A paragraph: was the judge valid before the first step, and was it over-optimised?"""
     reward, rate = values(records, "val_reward"), values(records, "val_parses")
     first, last = reward[min(reward)], reward[max(reward)]
     real, real_rate = last_of(records, "val_real"), last_of(records, "val_real_parses")
@@ -135,21 +135,21 @@ def of_the_policy(records: Records) -> str:
 
 def rows_before_the_reward(run_dir: Path, record: dict, metrics: Records) -> list[tuple[str, str, str]]:
     """The table's rows for the tokenizer and the pre-training, which a run from a backbone does not have."""
-    chosen = PRESETS[record["preset"]]["tokenizer"]
-    tokens = open_tokens(prepare(record["data"], chosen["tokenizer"], chosen["vocab_size"]))
-    read = product_of_settings(run_dir / "pretrain", "steps", "tokens_per_update")
+    sizes = PRESETS[record["preset"]]["tokenizer"]
+    tokens = open_tokens(prepare(record["data"], sizes["tokenizer"], sizes["vocab_size"]))
+    token_count = product_of_settings(run_dir / "pretrain", "steps", "tokens_per_update")
     return [
         (
             "tokenizer",
             f"{len(tokens.train) + len(tokens.val):,} tokens",
             f"{tokens.tokenizer.vocab_size:,} in the vocabulary",
         ),
-        ("pretrain", f"{read:,} tokens", first_to_last("validation loss", values(metrics, "val_loss"))),
+        ("pretrain", f"{token_count:,} tokens", first_to_last("validation loss", values(metrics, "val_loss"))),
     ]
 
 
 def product_of_settings(run_dir: Path, *names: str) -> int:
-    """The product of whole numbers in a run's settings, such as its steps and its tokens per update.
+    """The product of whole numbers in a run's config.json, such as its steps and its tokens per update.
 
     Raises InputError if one of them is missing.
     """
@@ -162,7 +162,7 @@ def product_of_settings(run_dir: Path, *names: str) -> int:
 
 
 def as_code(run_dir: Path) -> str:
-    """The samples of a stage as a Markdown code block. Its fence is long: one in the samples does not end it."""
+    """The samples of a stage as a Markdown code block. Its fence is long: one in a sample does not end it."""
     samples = run_dir / "samples.txt"
     text = "(no samples were asked for)"
     if samples.is_file():

@@ -1,7 +1,7 @@
-"""The stages of a speedrun: what each launches, what it builds on, and which of them are done.
+"""The stages of a speedrun: their scripts and flags, and the loop that runs those that are not finished.
 
-Each stage is a launchable script with a run directory of its own in the run's, and loads what the stage before it
-left there by name. A preset is a set of sizes; what the stages do is the same in all of them.
+The run directory has a folder per stage; a stage loads the checkpoint of an earlier stage from the folder of that
+name. The presets differ in sizes only.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from ddp_course.post_training.backbones import prepare_backbone
 PACKAGE = Path(ddp_course.__file__).parent
 RECORD, REPORT = "speedrun.json", "report.md"
 
-# Sizes, and nothing but sizes: a test holds the presets to the same flags.
+# Sizes only: a test checks that all presets have the same flags.
 PRESETS = {
     "laptop": {
         "tokenizer": {"tokenizer": "bpe", "vocab_size": 2048},
@@ -56,7 +56,7 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class Stage:
-    """A script with its flags; `run_dir` is where it writes, and where the next stage finds what it made."""
+    """A script with its flags. It writes its checkpoints into `run_dir`, from which a later stage loads them."""
 
     name: str
     script: Path
@@ -100,13 +100,13 @@ def speedrun(
     backbone: str = "",
     quiet: bool = False,
 ) -> dict:
-    """Run what is left of the speedrun in `run_dir`; returns its record, which also lies there as speedrun.json.
+    """Run the unfinished stages of the speedrun in `run_dir`; returns its record, also written to speedrun.json.
 
     The record has the choices ("preset", "data", "seed", "backbone"), the processes of the last launch ("nproc") and,
-    by stage, the "seconds" it took in all its launches and whether it is "finished". A stage that was stopped goes on
-    from its newest checkpoint, with any number of processes. `stop_after`: the stage to end with, for whoever wants to
-    look. `backbone`: a model that is pre-trained already, see `settled`; the run then begins with the reward model.
-    `quiet`: print the names of the stages, and nothing that their ranks print.
+    by stage, the "seconds" it took in all its launches and whether it is "finished". A stage that was stopped resumes
+    from its newest checkpoint, with any number of processes. `stop_after`: the last stage to run. `backbone`: the name
+    of a pre-trained model, see `settled`; the run then begins with the reward model. `quiet`: print the names of the
+    stages, and nothing that their ranks print.
     Raises InputError if `run_dir` belongs to a speedrun with other choices, RunFailed if a stage fails.
     """
     run_dir, nproc = Path(run_dir), nproc or default_processes()
@@ -142,14 +142,14 @@ def settled(backbone: str) -> str:
     return prepare_backbone(backbone if ":" in backbone else f"minigpt:{backbone}") if backbone else ""
 
 
-def build_tokenizer(data: str, chosen: Mapping[str, object]) -> None:
+def build_tokenizer(data: str, sizes: Mapping[str, object]) -> None:
     """Train the tokenizer and tokenize the corpus; both are cached, so a second run takes no time."""
-    tokens = open_tokens(prepare(data, chosen["tokenizer"], chosen["vocab_size"]))
+    tokens = open_tokens(prepare(data, sizes["tokenizer"], sizes["vocab_size"]))
     print(f"{tokens.tokenizer.vocab_size:,} tokens in the vocabulary, {len(tokens.train):,} to train on", flush=True)
 
 
 def finished(run_dir: Path, name: str, preset: str) -> bool:
-    """Whether a stage took its last step. One that was asked to stop, whatever its exit code, ended before that."""
+    """Whether a stage has saved the checkpoint of its last step. The exit code of a stopped run may say otherwise."""
     if name == "tokenizer":
         return True
     try:
@@ -163,7 +163,7 @@ def open_record(run_dir: Path, choices: Mapping[str, object]) -> dict:
     """The record of the speedrun in this folder, or a new one. Raises InputError if its choices were others."""
     path = run_dir / RECORD
     try:
-        run_dir.mkdir(parents=True, exist_ok=True)  # before it is judged: nowhere/.. depends on nowhere
+        run_dir.mkdir(parents=True, exist_ok=True)  # before the checks: nowhere/.. exists only if nowhere does
     except OSError as error:
         raise InputError(f"cannot write into {run_dir}: {error.strerror}") from None
     if path.exists():
@@ -177,10 +177,10 @@ def open_record(run_dir: Path, choices: Mapping[str, object]) -> dict:
                     f"{path} does not say how many seconds the stage {name!r} took and whether it is "
                     "finished; give another --run-dir"
                 )
-        for name, ours in choices.items():
-            if (theirs := record.get(name, "")) != ours:  # without a backbone, older records do not name one
+        for name, choice in choices.items():
+            if (recorded := record.get(name, "")) != choice:  # "": old records without a backbone do not have the key
                 raise InputError(
-                    f"{run_dir} holds a speedrun with {name} {theirs!r}, not {ours!r}; "
+                    f"{run_dir} holds a speedrun with {name} {recorded!r}, not {choice!r}; "
                     f"give the same one to go on, or another --run-dir"
                 )
         return record
