@@ -149,7 +149,7 @@ def build_tokenizer(data: str, sizes: Mapping[str, object]) -> None:
 
 
 def finished(run_dir: Path, name: str, preset: str) -> bool:
-    """Whether a stage has saved the checkpoint of its last step. The exit code of a stopped run may say otherwise."""
+    """Whether a stage has saved the checkpoint of its last step. A stage that was stopped has not."""
     if name == "tokenizer":
         return True
     try:

@@ -1,1 +1,1 @@
-"""What the trainers of MiniGPT share: settings, data and validation, mixtures of experts, a rank's part on a mesh."""
+"""Parts that trainers of MiniGPT share: settings, data, validation, mixtures of experts, a rank's part on a mesh."""
