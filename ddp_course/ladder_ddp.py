@@ -2,7 +2,7 @@
 
     torchrun --standalone --nproc-per-node=4 ddp_course/ladder_ddp.py --out runs/ladder_4.jsonl
     torchrun --standalone --nproc-per-node=2 ddp_course/ladder_ddp.py --model recurrent --seed 7 --width 64 --steps 20
-    torchrun ... ddp_course/ladder_ddp.py --rungs plain,clipping --fault sum_for_mean       # is it noticed?
+    torchrun ... ddp_course/ladder_ddp.py --rungs plain,clipping --fault sum_for_mean       # injects a fault
     torchrun ... ddp_course/ladder_ddp.py --rungs "beyond data parallel"  # tensor, pipeline, context, experts, meshes
 
 Exit code 1 if a rung is not as expected. The rungs are in ladder/, one module per topic.
@@ -62,10 +62,10 @@ PARTS = {"data parallel": DATA_PARALLEL, "beyond data parallel": BEYOND}
 
 @dataclass(frozen=True)
 class LadderConfig:
-    """Measure the gap between N processes and one, for every technique of the course, on tiny models."""
+    """Measure the gap between N processes and one, technique by technique, on tiny models."""
 
     model: Literal["minigpt", "mlp", "recurrent"] = "minigpt"
-    """The model. Rungs that need another model (norms, branches, all beyond data parallel) use that one."""
+    """The model. Some rungs (norms, branches, most beyond data parallel) need a model of their own and ignore this."""
     seed: Seed = 1
     """The seed of the weights, the text, the windows and the dropout masks."""
     layers: Annotated[int, between(1, 1000)] = 2
@@ -84,7 +84,7 @@ class LadderConfig:
     out: str = ""
     """A file for the records, one JSON object per rung; it replaces records of an earlier run. Empty: no file."""
     fault: str = "none"
-    """Make a mistake in what the several processes do: no_all_reduce, sum_for_mean, same_share (data parallel);
+    """Inject a mistake into the training on several processes: no_all_reduce, sum_for_mean, same_share (data parallel);
     cut_matrices (shards); global_rank, masks_repeated, masks_by_rank (meshes); fused_as_one, no_backward_sum,
     bias_in_each_part, own_norm, not_tied (tensor); scale_grads, table_not_summed (pipeline); positions_from_0,
     own_tokens_only, heads_in_turn (context); experts_divided, balance_per_rank, experts_mixed, experts_apart,
@@ -106,21 +106,20 @@ class LadderConfig:
 def climb(config: LadderConfig) -> None:
     """Measure every chosen rung on all ranks; rank 0 prints a line per rung and writes the records."""
     world = process_group.start(config.timeout_seconds, "cpu")
-    chosen = from_rank_0(
-        world, lambda: [rung.name for rung in choose(config.rungs)]
-    )  # on rank 0: one message for a wrong name
+    # On rank 0, so that an unknown name gives one message.
+    chosen_names = from_rank_0(world, lambda: [rung.name for rung in choose(config.rungs)])
     weights = min(6 * config.layers, 24) * config.width**2  # lower bound over the models
     bytes_needed = training_bytes(weights, torch.float64) + 8 * config.windows * config.context
     require_memory(world, "this climb", bytes_needed)
-    out = from_rank_0(world, lambda: _make_file(config.out))  # fails before the work
+    out = from_rank_0(world, lambda: _make_file(config.out))  # now, so that a bad path fails before the work
     records = []
     for fault in config.fault.split(","):
         setting = Setting(
             config.model, config.seed, config.layers, config.width, config.context, config.windows, config.steps, fault
         )
-        for rung in (rung for rung in all_rungs() if rung.name in chosen):
+        for rung in (rung for rung in all_rungs() if rung.name in chosen_names):
             records.append(measure(rung, setting, world) | {"fault": fault})
-            world.say(line(records[-1]))
+            world.say(format_record(records[-1]))
             from_rank_0(world, lambda: _append(out, records[-1]))
     surprises = [record["rung"] for record in records if not record["as_expected"]]
     world.say(
@@ -154,11 +153,11 @@ def choose(selection: str) -> list[Rung]:
 
 
 def _make_file(out: str) -> Path | None:
-    """Create an empty file for the records, and its folder. Only a file of records is overwritten."""
+    """Create an empty file for the records, and its folder; returns its path. Only a file of records is overwritten."""
     if not out:
         return None
     with _write_errors(out):
-        Path(out).parent.mkdir(parents=True, exist_ok=True)  # before it is judged: nowhere/../out depends on nowhere
+        Path(out).parent.mkdir(parents=True, exist_ok=True)  # before the checks: nowhere/../out needs nowhere
         if os.path.isfile(out) and os.path.getsize(out) and not _holds_records(out):
             raise InputError(f"--out {out} is there already and holds no records of the ladder; give another file")
         Path(out).write_text("")
@@ -183,13 +182,14 @@ def _append(out: Path | None, record: dict) -> None:
 
 @contextlib.contextmanager
 def _write_errors(out: object) -> Iterator[None]:
+    """Turn errors of the file system into an InputError about --out."""
     try:
         yield
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise InputError(f"cannot write --out {str(out)!r}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def line(record: dict) -> str:
+def format_record(record: dict) -> str:
     """Format a record as one line of text."""
     verdict = record["expected"] if record["as_expected"] else f"NOT {record['expected']}"
     untrue = "".join(f"; not true: {fact}" for fact, true in record["facts"].items() if not true)
