@@ -11,12 +11,12 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from ddp_course.distributed.mesh import Axis
 from ddp_course.distributed.process_group import World
 from ddp_course.ladder.comparison import Comparison, Weights, batches, sgd, train_reference
+from ddp_course.ladder.models import build_minigpt
 from ddp_course.ladder.setting import Batch, Setting, share, target_count
-from ddp_course.ladder.subjects import build_minigpt
 from ddp_course.ladder.tolerance import REORDERED
 
-HEADS = 4  # of attention: enough to be cut over 2 and 4 ranks
-CUT = REORDERED + "; it also covers sums inside the model that are cut: over units, heads, keys or experts"
+HEADS = 4  # attention heads, which divide over 2 and 4 ranks
+SHARDED_SUMS = REORDERED + "; it also covers sums inside the model that are sharded: over units, heads, keys or experts"
 
 
 def axis_of(mesh: DeviceMesh, name: str) -> Axis:
@@ -34,8 +34,8 @@ def inner_ranks(ranks: int) -> int:
     return 2 if ranks % 2 == 0 else ranks
 
 
-def data_and(name: str, world: World) -> DeviceMesh:
-    """A mesh of replicas ("data"), each of which is sharded over the ranks of the inner axis `name`."""
+def mesh_of_replicas(name: str, world: World) -> DeviceMesh:
+    """A mesh of two axes: "data" for the replicas, and `name`, of size `inner_ranks`, over which each is sharded."""
     inner = inner_ranks(world.size)
     return init_device_mesh("cpu", (world.size // inner, inner), mesh_dim_names=("data", name))
 
@@ -48,10 +48,11 @@ def compare_sharded(
     reference: nn.Module | None = None,
     clip: float | None = None,
 ) -> Comparison:
-    """Train a sharded model, and one process's on the same global batches.
+    """Train a sharded model on all ranks, and `reference` in one process on the same global batches.
 
-    gradients: puts the gradient of the mean loss over a global batch into each parameter of this rank, clipped.
-    read: the whole model's weights, gathered from the ranks. reference: MiniGPT unless given; clip: its limit.
+    parameters: this rank's. gradients: sets their gradients to those of the mean loss over a global batch, clipped.
+    read: returns the weights of the whole model, gathered from the ranks. reference: MiniGPT unless given, with its
+    gradients clipped to the norm `clip`.
     """
     optimizer, history, global_batches = sgd(parameters), [read()], batches(setting)
     for batch in global_batches:
@@ -69,26 +70,26 @@ def share_along(setting: Setting, world: World, batch: Batch, data: Axis) -> Bat
     return share(batch, 0 if setting.fault == "same_share" else data.rank, data.size)
 
 
-def divided(setting: Setting, loss: Tensor, batch: Batch, parts: int) -> Tensor:
-    """Divide one of `parts` summed losses by the number of targets of the global batch."""
+def divide_by_targets(setting: Setting, loss: Tensor, batch: Batch, parts: int) -> Tensor:
+    """Divide the summed loss of one of `parts` parts of a global batch by the number of targets of the whole batch."""
     return loss * (parts if setting.fault == "sum_for_mean" else 1) / target_count(batch)
 
 
 def add_gradients(setting: Setting, parameters: Iterable[nn.Parameter], axis: Axis) -> None:
-    """Sum the gradients over the ranks of the axis, each of which has computed a part of the batch."""
+    """All-reduce the gradients over the axis, whose ranks have computed different parts of the batch."""
     if setting.fault != "no_all_reduce":
         for parameter in parameters:
             dist.all_reduce(parameter.grad, group=axis.group)
 
 
 def with_heads(setting: Setting, ranks: int) -> Setting:
-    """Change the setting to heads that divide over the ranks, and a width that divides into heads."""
+    """Change the setting so that heads divide over the ranks, and the width over the heads."""
     heads = HEADS if HEADS % ranks == 0 else ranks
     return replace(setting, heads=heads, width=up_to_multiple(setting.width, heads))
 
 
 def with_tokens(setting: Setting, ranks: int) -> Setting:
-    """Change the setting as `with_heads`, and to a context that divides into two chunks per rank."""
+    """Change the setting as `with_heads` does, and so that the context divides into two chunks per rank."""
     return replace(with_heads(setting, ranks), context=up_to_multiple(setting.context, 2 * ranks))
 
 

@@ -3,11 +3,11 @@
 from ddp_course.distributed.by_hand import BucketedDataParallel, FlatDataParallel, OverlappedDataParallel
 from ddp_course.distributed.process_group import World
 from ddp_course.ladder.comparison import Comparison, Rung, compare
+from ddp_course.ladder.models import build_part_frozen
 from ddp_course.ladder.setting import Setting
-from ddp_course.ladder.subjects import build_part_frozen
 from ddp_course.ladder.tolerance import REORDERED, reordered
 
-BUCKET_MEGABYTES = 0.004  # several buckets also for the smallest model
+BUCKET_MEGABYTES = 0.004  # small enough for several buckets in the smallest model
 
 
 def flat(setting: Setting, world: World) -> Comparison:

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field, replace
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
 from ddp_course.distributed.process_group import World
 from ddp_course.distributed.sync import sum_over_ranks
+from ddp_course.ladder.models import build
 from ddp_course.ladder.setting import Batch, Fault, Setting, global_batch, share, target_count
-from ddp_course.ladder.subjects import build
 
 Weights = dict[str, Tensor]
 EQUAL, BOUNDED, DIFFERENT = "equal", "bounded", "different"
@@ -27,7 +26,7 @@ EQUAL, BOUNDED, DIFFERENT = "equal", "bounded", "different"
 
 @dataclass
 class Comparison:
-    """Weights before the first step and after each, of several processes and of one. All `facts` must be true."""
+    """The weights of several processes and of one, before the first step and after each. All `facts` must be true."""
 
     replicas: list[Weights | None]  # None: this rank took no part in the step
     reference: list[Weights]
@@ -35,7 +34,7 @@ class Comparison:
     note: str = ""
 
     def distance(self) -> float:
-        """The largest distance that training moved a weight of the reference: the scale of a mistake's effect."""
+        """The largest change of a weight of the reference by training: the scale of a mistake's effect."""
         return largest_gap(self.reference[0], self.reference[-1])
 
 
@@ -74,7 +73,7 @@ def adamw(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
 
 def batches(setting: Setting) -> list[Batch]:
     """The global batch of every step."""
-    return [global_batch(setting, update) for update in range(setting.steps)]
+    return [global_batch(setting, step) for step in range(setting.steps)]
 
 
 def compare(
@@ -87,15 +86,15 @@ def compare(
     optimizer=sgd,
     reference_optimizer=None,
     clip: float | None = None,
-    **how,
+    **options,
 ) -> Comparison:
     """Train a replica per rank and one process's model on the same global batches.
 
     reference, global_batches: by default the setting's. reference_optimizer: the replicas' unless given.
-    how: further arguments of `train_replicas`.
+    options: further arguments of `train_replicas`.
     """
     global_batches, reference = global_batches or batches(setting), reference or build(setting)
-    replicas = train_replicas(setting, world, replica, global_batches, optimizer, clip, **how)
+    replicas = train_replicas(setting, world, replica, global_batches, optimizer, clip, **options)
     return Comparison(replicas, train_reference(reference, global_batches, reference_optimizer or optimizer, clip))
 
 
@@ -126,13 +125,13 @@ def train_replicas(
 ) -> list[Weights]:
     """Train a replica per rank on its share of each global batch, in `accumulate` micro-batches.
 
-    read: copies the weights out of the replica; default `weights`. Returns the weights as `train_reference` does.
+    read: returns a copy of the replica's weights; default: `weights`. Returns the weights as `train_reference` does.
     """
     read = read or weights
     optimizer, history = optimizer(p for p in replica.parameters() if p.requires_grad), [read(replica)]
     for batch in global_batches:
-        [tokens] = sum_over_ranks(world, target_count(share(batch, world.rank, world.size)))
-        training_step(setting, world, replica, optimizer, batch, tokens, clip, accumulate)
+        [global_target_count] = sum_over_ranks(world, target_count(share(batch, world.rank, world.size)))
+        training_step(setting, world, replica, optimizer, batch, global_target_count, clip, accumulate)
         history.append(read(replica))
     return history
 
@@ -143,19 +142,19 @@ def training_step(
     replica: nn.Module,
     optimizer: torch.optim.Optimizer,
     batch: Batch,
-    tokens: float,
+    global_target_count: float,
     clip: float | None = None,
     accumulate: int = 1,
 ) -> None:
-    """Take an optimizer step on this rank's share of a global batch of `tokens` targets, with the setting's fault."""
+    """Take an optimizer step on this rank's share of a global batch, with the setting's fault."""
     own_share = share(batch, 0 if setting.fault == "same_share" else world.rank, world.size)
     for part in range(accumulate):
         inputs, targets = share(own_share, part, accumulate)
         skips_sync = part < accumulate - 1 or setting.fault == "no_all_reduce"
-        # The fully sharded model by hand has no no_sync: every backward pass sends its gradients.
+        # The course's fully sharded model has no `no_sync`: every backward pass reduces its gradients.
         with getattr(replica, "no_sync", contextlib.nullcontext)() if skips_sync else contextlib.nullcontext():
-            # The wrappers average over ranks, but the loss is the mean over all tokens of the global batch.
-            factor = world.size / tokens * (world.size if setting.fault == "sum_for_mean" else 1)
+            # The wrappers average over ranks, but the loss is the mean over all targets of the global batch.
+            factor = world.size / global_target_count * (world.size if setting.fault == "sum_for_mean" else 1)
             (summed_loss(replica, inputs, targets) * factor).backward()
     if setting.fault != "no_all_reduce":
         finish_synchronization(replica)
@@ -166,7 +165,7 @@ def training_step(
 
 
 def summed_loss(replica: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    """The summed loss. A rank without windows computes zero on dummy tokens, to take part in the collectives."""
+    """The summed loss. A rank without windows computes 0 from dummy tokens, so that it joins the collectives."""
     if len(inputs):
         return replica(inputs, targets)
     dummy = inputs.new_zeros(1, inputs.shape[1])
@@ -179,13 +178,8 @@ def finish_synchronization(replica: nn.Module) -> None:
         replica.finish_gradient_synchronization()
 
 
-def ddp(module: nn.Module, **options) -> DistributedDataParallel:
-    """torch's own wrapper."""
-    return DistributedDataParallel(module, **options)
-
-
 def weights(model: nn.Module) -> Weights:
-    """Copy the parameters in float64, under their names without a wrapper."""
+    """A float64 copy of the unsharded parameters, under their names in the unwrapped model (collective if sharded)."""
     copy = {}
     for name, parameter in model.named_parameters():
         full = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
@@ -195,7 +189,7 @@ def weights(model: nn.Module) -> Weights:
 
 
 def largest_gap(a: Weights, b: Weights) -> float:
-    """The largest distance between weights of the same name. Infinite if it is NaN, or if the names differ."""
+    """The largest difference between weights of the same name. Infinite if it is NaN, or if the names differ."""
     if a.keys() != b.keys():
         return float("inf")
     gap = torch.stack([(a[name] - b[name]).abs().max() for name in a]).max().item()  # Tensor.max keeps NaN
@@ -203,16 +197,14 @@ def largest_gap(a: Weights, b: Weights) -> float:
 
 
 def measure(rung: Rung, setting: Setting, world: World) -> dict:
-    """Run the rung (collective) and return its record; a gap is the largest over all weights and all ranks."""
+    """Run the rung and return its record (collective). gaps: the largest over weights and ranks, per step."""
     start, setting = time.perf_counter(), rung.fits(setting, world.size)
     comparison = rung.run(setting, world)
-    if len(comparison.replicas) != len(comparison.reference):
-        raise RuntimeError(f"{rung.name}: {len(comparison.replicas)} steps against {len(comparison.reference)}")
     pairs = zip(comparison.replicas, comparison.reference, strict=True)
-    own = [0.0 if replica is None else largest_gap(replica, reference) for replica, reference in pairs]
-    gaps = torch.tensor(own, dtype=torch.float64)
+    own_gaps = [0.0 if replica is None else largest_gap(replica, reference) for replica, reference in pairs]
+    gaps = torch.tensor(own_gaps, dtype=torch.float64)
     dist.all_reduce(gaps, dist.ReduceOp.MAX)
-    facts = dict(zip(comparison.facts, _everywhere(world, comparison.facts.values()), strict=True))
+    facts = dict(zip(comparison.facts, _true_on_all_ranks(world, comparison.facts.values()), strict=True))
     tolerance, expected = rung.tolerance(setting, comparison), rung.expected
     if expected == DIFFERENT and world.size < rung.differs_from:
         expected = EQUAL
@@ -235,7 +227,7 @@ def measure(rung: Rung, setting: Setting, world: World) -> dict:
     }
 
 
-def _everywhere(world: World, values: Iterable[bool]) -> list[bool]:
+def _true_on_all_ranks(world: World, values: Iterable[bool]) -> list[bool]:
     """For each value, whether it is true on every rank (collective)."""
-    values = [float(not value) for value in values]
-    return [untrue == 0 for untrue in sum_over_ranks(world, *values)] if values else []
+    untrue = [float(not value) for value in values]
+    return [count == 0 for count in sum_over_ranks(world, *untrue)] if untrue else []

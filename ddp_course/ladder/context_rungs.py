@@ -13,18 +13,18 @@ from ddp_course.distributed.context_parallel import ring_attention, zigzag
 from ddp_course.distributed.mesh import Axis
 from ddp_course.distributed.process_group import World
 from ddp_course.ladder.axes import (
-    CUT,
     HEADS,
+    SHARDED_SUMS,
     add_gradients,
     all_ranks,
     compare_sharded,
-    divided,
+    divide_by_targets,
     up_to_multiple,
     with_tokens,
 )
 from ddp_course.ladder.comparison import Comparison, Rung, mistake, weights
+from ddp_course.ladder.models import build_minigpt
 from ddp_course.ladder.setting import Batch, Setting
-from ddp_course.ladder.subjects import build_minigpt
 from ddp_course.ladder.tolerance import reordered
 from ddp_course.models.minigpt import Attention
 
@@ -32,13 +32,13 @@ HEADS_DIM, TOKENS_DIM = -3, -2  # of queries, keys and values
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-class AttentionOf(nn.Module):
-    """MiniGPT's attention with another function `attend(query, key, value)`."""
+class AttentionWith(nn.Module):
+    """MiniGPT's attention layer, which calls `attend(query, key, value)`."""
 
-    def __init__(self, whole: Attention, attend: Attend) -> None:
+    def __init__(self, attention: Attention, attend: Attend) -> None:
         super().__init__()
-        self.query_key_value, self.projection = whole.query_key_value, whole.projection
-        self.heads, self.attend = (whole.heads, whole.kv_heads, whole.kv_heads), attend
+        self.query_key_value, self.projection = attention.query_key_value, attention.projection
+        self.heads, self.attend = (attention.heads, attention.kv_heads, attention.kv_heads), attend
 
     def forward(self, x: Tensor, past: None = None) -> Tensor:
         fused = self.query_key_value(x).unflatten(-1, (sum(self.heads), -1)).transpose(1, 2)
@@ -47,62 +47,66 @@ class AttentionOf(nn.Module):
 
 
 class Exchange(torch.autograd.Function):
-    """All-to-all: part i along dimension `cut` goes to rank i, received parts are joined along `join`."""
+    """All-to-all: chunk i along `split_dim` goes to rank i; received chunks are concatenated along `join_dim`."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, cut: int, join: int, axis: Axis) -> Tensor:
-        ctx.reverse = join, cut, axis
-        return _exchanged(x, cut, join, axis)
+    def forward(ctx, x: Tensor, split_dim: int, join_dim: int, axis: Axis) -> Tensor:
+        ctx.reverse = join_dim, split_dim, axis
+        return _exchanged(x, split_dim, join_dim, axis)
 
     @staticmethod
     def backward(ctx, gradient: Tensor):
         return _exchanged(gradient, *ctx.reverse), None, None, None
 
 
-def _exchanged(x: Tensor, cut: int, join: int, axis: Axis) -> Tensor:
-    parts = torch.stack(x.chunk(axis.size, cut))
-    received = torch.empty_like(parts)
-    dist.all_to_all_single(received, parts, group=axis.group)
-    return torch.cat(list(received), join)
+def _exchanged(x: Tensor, split_dim: int, join_dim: int, axis: Axis) -> Tensor:
+    chunks = torch.stack(x.chunk(axis.size, split_dim))
+    received = torch.empty_like(chunks)
+    dist.all_to_all_single(received, chunks, group=axis.group)
+    return torch.cat(list(received), join_dim)
 
 
 def ulysses_attention(q: Tensor, k: Tensor, v: Tensor, positions: Tensor, axis: Axis) -> Tensor:
-    """Ulysses: exchange this rank's tokens of all heads for all tokens of its heads, attend, and exchange back."""
+    """Ulysses: exchange all heads of this rank's tokens for all tokens of its heads, attend, and exchange back."""
     q, k, v = Exchange.apply(torch.stack([q, k, v]), HEADS_DIM, TOKENS_DIM, axis)
     return Exchange.apply(F.scaled_dot_product_attention(q, k, v, is_causal=True), TOKENS_DIM, HEADS_DIM, axis)
 
 
 def blocks(tokens: int, ranks: int) -> Tensor:
-    """The positions of each rank, (ranks, tokens / ranks): consecutive blocks."""
+    """The token positions of each rank, (ranks, tokens / ranks): consecutive blocks."""
     return torch.arange(tokens).view(ranks, -1)
 
 
-def own_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def local_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The mistake: attention over this rank's tokens only."""
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def context_parallel(setting: Setting, world: World, attention, divide, **changes) -> Comparison:
-    """MiniGPT on this rank's tokens; only attention and positions depend on those of other ranks.
+    """MiniGPT on this rank's tokens of every window; only its attention communicates.
 
-    divide: the positions of each rank, by `blocks`, or by `zigzag` with equal work for all ranks.
+    attention: `ring_attention` or `ulysses_attention`. divide: returns the positions of each rank: `blocks`, or
+    `zigzag`, which gives all ranks equal work.
     """
     axis, model = all_ranks(world), build_minigpt(setting, **changes)
     positions = divide(setting.context, axis.size)
     own_positions = positions[0 if setting.fault == "same_share" else axis.rank]
-    attend = own_attention if setting.fault == "own_tokens_only" else partial(attention, positions=positions, axis=axis)
+    embedded_positions, attend = own_positions, partial(attention, positions=positions, axis=axis)
+    if setting.fault == "positions_from_0":
+        embedded_positions = torch.arange(len(own_positions))
+    if setting.fault == "own_tokens_only":
+        attend = local_attention
     for block in model.blocks:
-        block.attention = AttentionOf(block.attention, attend)
-    embedded = torch.arange(len(own_positions)) if setting.fault == "positions_from_0" else own_positions
+        block.attention = AttentionWith(block.attention, attend)
 
     def gradients(batch: Batch) -> None:
         inputs, targets = (tokens[:, own_positions] for tokens in batch)
-        x = model.token_embedding(inputs) + model.position_embedding(embedded)
+        x = model.token_embedding(inputs) + model.position_embedding(embedded_positions)
         for block in model.blocks:
             x = block(x)
         logits = model.output(model.final_norm(x)).flatten(0, 1)
         loss = F.cross_entropy(logits, targets.flatten(), reduction="sum")
-        divided(setting, loss, batch, axis.size).backward()
+        divide_by_targets(setting, loss, batch, axis.size).backward()
         add_gradients(setting, model.parameters(), axis)
 
     reference = build_minigpt(setting, **changes)
@@ -110,30 +114,30 @@ def context_parallel(setting: Setting, world: World, attention, divide, **change
 
 
 def ring_of_shared_heads(setting: Setting, world: World) -> Comparison:
-    """Grouped-query attention: two query heads share a key and a value head, which are sent once."""
+    """Grouped-query attention: two query heads share a key head and a value head, which are sent once."""
     attention = heads_in_turn if setting.fault == "heads_in_turn" else ring_attention
     return context_parallel(setting, world, attention, zigzag, kv_heads=setting.heads // 2)
 
 
-def heads_in_turn(q: Tensor, k: Tensor, v: Tensor, **where) -> Tensor:
+def heads_in_turn(q: Tensor, k: Tensor, v: Tensor, **options) -> Tensor:
     """The mistake: `repeat` in place of `repeat_interleave`."""
-    return ring_attention(q, k.repeat(1, 2, 1, 1), v.repeat(1, 2, 1, 1), **where)
+    return ring_attention(q, k.repeat(1, 2, 1, 1), v.repeat(1, 2, 1, 1), **options)
 
 
 def with_shared_heads(setting: Setting, ranks: int) -> Setting:
-    """Make tokens divide, and take four heads, whatever the number of ranks: a ring does not cut them."""
+    """Make tokens divide over the ranks. Four heads suffice for any number of ranks: a ring does not shard them."""
     setting = with_tokens(setting, ranks)
     return replace(setting, heads=HEADS, width=up_to_multiple(setting.width, HEADS))
 
 
 def rung(name: str, attention, divide) -> Rung:
     run = partial(context_parallel, attention=attention, divide=divide)
-    return Rung(name, TOPIC, run, reordered, CUT, fits=with_tokens)
+    return Rung(name, TOPIC, run, reordered, SHARDED_SUMS, fits=with_tokens)
 
 
 TOPIC = "context"
 RING = rung("ring attention: blocks", ring_attention, blocks)
-SHARED = Rung("ring: shared key heads", TOPIC, ring_of_shared_heads, reordered, CUT, fits=with_shared_heads)
+SHARED = Rung("ring: shared key heads", TOPIC, ring_of_shared_heads, reordered, SHARDED_SUMS, fits=with_shared_heads)
 RUNGS = [
     RING,
     rung("ring attention: zigzag", ring_attention, zigzag),
@@ -149,13 +153,13 @@ RUNGS = [
         "key heads in turn",
         "heads_in_turn",
         SHARED,
-        "query heads 0 and 1 share key head 0; repeated as a whole, key head 1 comes to query head 1",
+        "query heads 0 and 1 share key head 0; with `repeat`, query head 1 gets key head 1",
         differs_from=1,
     ),
     mistake(
         "own tokens only",
         "own_tokens_only",
         RING,
-        "without the ring a token does not see the earlier ones that other ranks have",
+        "without the ring a token does not attend to earlier tokens of other ranks",
     ),
 ]

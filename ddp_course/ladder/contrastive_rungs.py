@@ -1,4 +1,4 @@
-"""Rungs about losses over all ranks: CLIP's, in which each row is compared with the rows of every rank."""
+"""Rungs about losses over all ranks: CLIP's contrastive loss, which compares each row with the rows of every rank."""
 
 import math
 from dataclasses import replace
@@ -7,15 +7,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 from ddp_course.distributed.process_group import World
-from ddp_course.ladder.comparison import Comparison, Rung, batches, ddp, mistake, sgd, weights
+from ddp_course.ladder.axes import up_to_multiple
+from ddp_course.ladder.comparison import Comparison, Rung, batches, mistake, sgd, weights
 from ddp_course.ladder.setting import VOCABULARY, Setting, share
 from ddp_course.ladder.tolerance import REORDERED, reordered
 
 
 class Towers(nn.Module):
-    """A window's inputs and its targets, as two texts, become vectors of length 1; the temperature is learned."""
+    """Maps a window's inputs and its targets, as two texts, to vectors of norm 1. The temperature is learned."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__()
@@ -33,7 +35,7 @@ class Towers(nn.Module):
 
 
 class Gather(torch.autograd.Function):
-    """The rows of all ranks, in their order. The gradient of a row is the sum of what every rank has for it."""
+    """All-gather the rows of all ranks in rank order. Backward sums the gradients that the ranks have for a row."""
 
     @staticmethod
     def forward(ctx, rows: Tensor) -> Tensor:
@@ -52,57 +54,60 @@ def gather_without_gradient(rows: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-def put_own_slice_in(rows: Tensor) -> Tensor:
+def gather_with_own_slice(rows: Tensor) -> Tensor:
+    """The mistake: the rows of all ranks, of which only this rank's have a gradient."""
     parts = list(gather_without_gradient(rows).chunk(dist.get_world_size()))
     parts[dist.get_rank()] = rows
     return torch.cat(parts)
 
 
-def loss_of(rows: tuple[Tensor, Tensor], columns: tuple[Tensor, Tensor], scale: Tensor, first: int = 0) -> Tensor:
-    """The mean over rows of both texts, each against all columns of the other; the right column of row i is first + i.
+def contrastive_loss(
+    rows: tuple[Tensor, Tensor], columns: tuple[Tensor, Tensor], scale: Tensor, start: int = 0
+) -> Tensor:
+    """The mean over the rows of both texts; the correct column for row i is column start + i of the other text.
 
-    rows, columns: of each text, (rows or columns, 8).
+    rows, columns: a tensor for each text, (rows, 8) and (columns, 8).
     """
-    labels = first + torch.arange(len(rows[0]))
-    of_first = cross_entropy(scale * rows[0] @ columns[1].T, labels)
-    of_second = cross_entropy(scale * rows[1] @ columns[0].T, labels)
-    return (of_first + of_second) / 2
+    labels = start + torch.arange(len(rows[0]))
+    first_loss = cross_entropy(scale * rows[0] @ columns[1].T, labels)
+    second_loss = cross_entropy(scale * rows[1] @ columns[0].T, labels)
+    return (first_loss + second_loss) / 2
 
 
-def whole(setting: Setting, world: World) -> Comparison:
-    """Each rank computes the loss of all rows, gathered with their gradient. DDP's mean takes the factor N out."""
+def loss_of_all_rows(setting: Setting, world: World) -> Comparison:
+    """Each rank computes the loss of all rows. Backward of Gather sums over N ranks; DDP's mean divides by N again."""
 
     def loss(first: Tensor, second: Tensor, scale: Tensor) -> Tensor:
-        gather = put_own_slice_in if setting.fault == "own_slice" else Gather.apply
+        gather = gather_with_own_slice if setting.fault == "own_slice" else Gather.apply
         rows = gather(first), gather(second)
-        return loss_of(rows, rows, scale)
+        return contrastive_loss(rows, rows, scale)
 
-    return compared(setting, world, loss)
+    return compare_loss(setting, world, loss)
 
 
-def local(setting: Setting, world: World) -> Comparison:
-    """Each rank computes the loss of its own rows against the columns of all, gathered with their gradient."""
+def loss_of_own_rows(setting: Setting, world: World) -> Comparison:
+    """Each rank computes the loss of its own rows against the columns of all ranks, gathered with gradients."""
 
     def loss(first: Tensor, second: Tensor, scale: Tensor) -> Tensor:
         rows = first, second
         if setting.fault == "own_columns":
-            return loss_of(rows, rows, scale)
+            return contrastive_loss(rows, rows, scale)
         gather = gather_without_gradient if setting.fault == "columns_without_gradient" else Gather.apply
         start = 0 if setting.fault == "labels_from_0" else world.rank * len(first)
-        return loss_of(rows, (gather(first), gather(second)), scale, start)
+        return contrastive_loss(rows, (gather(first), gather(second)), scale, start)
 
-    return compared(setting, world, loss)
+    return compare_loss(setting, world, loss)
 
 
-def compared(setting: Setting, world: World, loss) -> Comparison:
-    """Training with `loss` of a rank's embeddings under DDP, and one process with all rows."""
-    replica, model = ddp(Towers(setting)), Towers(setting)
+def compare_loss(setting: Setting, world: World, loss) -> Comparison:
+    """Train under DDP with `loss` of each rank's embeddings, and in one process with the loss of all rows."""
+    replica, model = DDP(Towers(setting)), Towers(setting)
     optimizers = [sgd(replica.parameters()), sgd(model.parameters())]
     replicas, reference = [weights(replica)], [weights(model)]
     for batch in batches(setting):
         loss(*replica(*share(batch, world.rank, world.size))).backward()
         first, second, scale = model(*batch)
-        loss_of((first, second), (first, second), scale).backward()
+        contrastive_loss((first, second), (first, second), scale).backward()
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
@@ -112,13 +117,13 @@ def compared(setting: Setting, world: World, loss) -> Comparison:
 
 
 def equal_shares(setting: Setting, ranks: int) -> Setting:
-    """The mean over ranks of their means is the mean over all rows if each has as many."""
-    return replace(setting, windows=ranks * math.ceil(setting.windows / ranks))
+    """Make windows divide over the ranks: only then is the mean of the ranks' means the mean over all rows."""
+    return replace(setting, windows=up_to_multiple(setting.windows, ranks))
 
 
 TOPIC = "losses over all ranks"
-WHOLE = Rung("contrastive loss of all rows", TOPIC, whole, reordered, REORDERED, fits=equal_shares)
-LOCAL = Rung("contrastive loss of own rows", TOPIC, local, reordered, REORDERED, fits=equal_shares)
+WHOLE = Rung("contrastive loss of all rows", TOPIC, loss_of_all_rows, reordered, REORDERED, fits=equal_shares)
+LOCAL = Rung("contrastive loss of own rows", TOPIC, loss_of_own_rows, reordered, REORDERED, fits=equal_shares)
 RUNGS = [
     WHOLE,
     LOCAL,
@@ -126,17 +131,25 @@ RUNGS = [
         "own slice without a factor",
         "own_slice",
         WHOLE,
-        "each rank has the gradient of its own rows alone, which is whole, and DDP's mean divides it by N",
+        "each rank has the complete gradient of its own rows and none of other rows, and DDP's mean divides it by N",
     ),
     mistake(
         "columns without gradient",
         "columns_without_gradient",
         LOCAL,
-        "dist.all_gather carries no gradient: a row learns as a row, and not as a column",
+        "dist.all_gather has no backward: a row gets its gradient as a row, but none as a column",
         differs_from=1,
     ),
     mistake(
-        "own columns only", "own_columns", LOCAL, "each row is compared with the rows of its rank: an easier question"
+        "own columns only",
+        "own_columns",
+        LOCAL,
+        "each row is compared with the rows of its own rank only, which is an easier task",
     ),
-    mistake("labels from 0", "labels_from_0", LOCAL, "on rank 1 the right column of row 0 is that of rank 0's row 0"),
+    mistake(
+        "labels from 0",
+        "labels_from_0",
+        LOCAL,
+        "on rank 1 the column of rank 0's row 0 counts as correct for rank 1's row 0",
+    ),
 ]

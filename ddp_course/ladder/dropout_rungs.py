@@ -1,7 +1,8 @@
-"""Rungs about dropout on a mesh: ranks with copies of an activation draw one mask, ranks with parts of it others.
+"""Rungs about dropout on a mesh: ranks with copies of an activation draw equal masks, ranks with parts of it do not.
 
 The masks are those of `distributed.dropout_masks`. Each rank has some of the windows and, in every block, some of the
-heads; the output of its heads is dropped by units of its own, the branches by the units that its tensor peers drop.
+heads. Masks of the heads' outputs differ between tensor ranks; masks of the branches' outputs, which these ranks have
+in common, do not.
 """
 
 import torch
@@ -10,26 +11,34 @@ from torch import Tensor, nn
 from ddp_course.distributed.dropout_masks import Masks, window_keys
 from ddp_course.distributed.mesh import Axis
 from ddp_course.distributed.process_group import World
-from ddp_course.ladder.axes import CUT, add_gradients, axis_of, compare_sharded, data_and, divided, share_along
+from ddp_course.ladder.axes import (
+    SHARDED_SUMS,
+    add_gradients,
+    axis_of,
+    compare_sharded,
+    divide_by_targets,
+    mesh_of_replicas,
+    share_along,
+)
 from ddp_course.ladder.comparison import Comparison, Rung, mistake
-from ddp_course.ladder.cut_layers import cut_by_hand, gathered
 from ddp_course.ladder.mesh_rungs import TOPIC, fits_tensor
+from ddp_course.ladder.models import build_minigpt
 from ddp_course.ladder.setting import Batch, Setting, share
-from ddp_course.ladder.subjects import build_minigpt
+from ddp_course.ladder.sharded_layers import gathered_weights, shard_by_hand
 from ddp_course.ladder.tolerance import reordered
 
 DROPOUT = 0.2
 
 
-class Dropping(nn.Module):
-    """MiniGPT with dropout after its heads and its branches; the n-th forward pass has the masks of step n."""
+class DropoutModel(nn.Module):
+    """MiniGPT with dropout after heads and branches. Forward pass n, from 0, uses the masks of step n."""
 
     def __init__(self, setting: Setting, data: Axis, tensor: Axis) -> None:
         super().__init__()
         self.setting, self.data, self.tensor, self.step = setting, data, tensor, 0
         self.model = build_minigpt(setting)
         if tensor.size > 1:
-            cut_by_hand(self.model, tensor)
+            shard_by_hand(self.model, tensor)
         for layer, block in enumerate(self.model.blocks):
             block.attention.projection.register_forward_pre_hook(
                 lambda _, inputs, site=3 * layer: self.drop_heads(*inputs, site)
@@ -38,7 +47,7 @@ class Dropping(nn.Module):
                 branch.register_forward_hook(lambda *inputs_and_y, site=site: self.masks.drop(inputs_and_y[-1], site))
 
     def drop_heads(self, x: Tensor, site: int) -> Tensor:
-        """x: (windows, tokens, units of this rank's heads)."""
+        """Drop outputs of this rank's heads. x: (windows, tokens, units of these heads)."""
         count = self.setting.heads // self.tensor.size
         first = 0 if self.setting.fault == "masks_repeated" else self.tensor.rank * count
         by_head = x.unflatten(-1, (count, -1)).transpose(1, 2)
@@ -56,32 +65,32 @@ class Dropping(nn.Module):
 
 
 def dropout(setting: Setting, world: World) -> Comparison:
-    """Replicas that are tensor parallel inside; one process drops the same units of the global batch."""
-    mesh = data_and("tensor", world)
+    """Data parallel over tensor-parallel replicas; one process drops the same units of the global batch."""
+    mesh = mesh_of_replicas("tensor", world)
     data, tensor = axis_of(mesh, "data"), axis_of(mesh, "tensor")
-    model, one_rank = Dropping(setting, data, tensor), Axis(1, 0, tensor.group)
+    model, one_rank = DropoutModel(setting, data, tensor), Axis(1, 0, tensor.group)
 
     def gradients(batch: Batch) -> None:
-        divided(setting, model(*share_along(setting, world, batch, data)), batch, data.size).backward()
+        divide_by_targets(setting, model(*share_along(setting, world, batch, data)), batch, data.size).backward()
         add_gradients(setting, model.parameters(), data)
 
-    reference = Dropping(setting, one_rank, one_rank)
-    return compare_sharded(setting, model.parameters(), gradients, lambda: gathered(model), reference)
+    reference = DropoutModel(setting, one_rank, one_rank)
+    return compare_sharded(setting, model.parameters(), gradients, lambda: gathered_weights(model), reference)
 
 
-ON_A_MESH = Rung("data x tensor: dropout", TOPIC, dropout, reordered, CUT, fits=fits_tensor)
+DROPOUT_ON_MESH = Rung("data x tensor: dropout", TOPIC, dropout, reordered, SHARDED_SUMS, fits=fits_tensor)
 RUNGS = [
-    ON_A_MESH,
+    DROPOUT_ON_MESH,
     mistake(
         "dropout: one seed for all",
         "masks_repeated",
-        ON_A_MESH,
-        "every rank draws the same mask: other windows and other heads lose the units that rank 0's lose",
+        DROPOUT_ON_MESH,
+        "every rank draws the same mask, so different windows and heads lose the same units",
     ),
     mistake(
         "dropout: a seed per rank",
         "masks_by_rank",
-        ON_A_MESH,
-        "ranks with copies of an activation drop other units of it, and then their copies of the weights differ, too",
+        DROPOUT_ON_MESH,
+        "ranks with copies of an activation drop different units of it, so their copies of the weights differ, too",
     ),
 ]

@@ -1,6 +1,6 @@
-"""Rungs about experts on a mesh: over the ranks of shard and cp, as parallel_ddp.py spreads them. Notebooks 26 and 30.
+"""Rungs about experts on a mesh: sharded over ranks of shard and cp, as in parallel_ddp.py. Notebooks 26 and 30.
 
-Stage and mesh are those of the trainer, with a router bias that follows the load. In the reference, a MixtureGPT in one
+Stage and mesh are those of the trainer, with router biases that follow the load. In the reference, a MixtureGPT in one
 process, every expert computes every token.
 """
 
@@ -16,7 +16,15 @@ from ddp_course.distributed.expert_parallel import step_router_biases
 from ddp_course.distributed.mesh import Axis, Mesh
 from ddp_course.distributed.parameter_shards import average_expert_gradients, parameter_shards
 from ddp_course.distributed.process_group import World
-from ddp_course.ladder.axes import CUT, compare_sharded, divided, inner_ranks, share_along, up_to_multiple, with_tokens
+from ddp_course.ladder.axes import (
+    SHARDED_SUMS,
+    compare_sharded,
+    divide_by_targets,
+    inner_ranks,
+    share_along,
+    up_to_multiple,
+    with_tokens,
+)
 from ddp_course.ladder.comparison import Comparison, Rung, Weights, mistake
 from ddp_course.ladder.expert_rungs import BEST, EXPERTS, TOPIC, ReplicatedExperts
 from ddp_course.ladder.setting import VOCABULARY, Batch, Setting
@@ -25,11 +33,11 @@ from ddp_course.models.minigpt import MiniGPTConfig
 from ddp_course.trainers.minigpt_experts import MixtureGPT
 from ddp_course.trainers.minigpt_stage import TIED, Stage
 
-RATE = 0.01  # of the router's bias
+BIAS_RATE = 0.01  # the change of a router bias per step
 
 
 class Reference(MixtureGPT):
-    """One process, in which all experts compute all tokens. A step's load moves the biases before the next one."""
+    """MixtureGPT in which all experts compute all tokens. A step's load changes the biases before the next step."""
 
     def __init__(self, config: MiniGPTConfig, experts: int) -> None:
         super().__init__(config, experts, BEST)
@@ -38,12 +46,12 @@ class Reference(MixtureGPT):
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         if isinstance(self.mixtures[0].load, Tensor):
-            step_router_biases(self.mixtures, (), RATE)
+            step_router_biases(self.mixtures, (), BIAS_RATE)
         return super().forward(tokens, targets)
 
 
 def on_mesh(setting: Setting, world: World, sizes: Callable[[int], dict[str, int]]) -> Comparison:
-    """sizes: of the mesh's axes, for so many ranks; those that are left out have one rank."""
+    """Train a Stage on a mesh. sizes: maps the world size to the sizes of axes; axes that are left out have size 1."""
     mesh = Mesh(world, **dict.fromkeys(("pp", "dp", "shard", "cp", "tp"), 1) | sizes(world.size))
     count = up_to_multiple(EXPERTS, mesh.ep.size)
     config = MiniGPTConfig(VOCABULARY, setting.context, setting.layers, setting.heads, setting.width)
@@ -55,14 +63,14 @@ def on_mesh(setting: Setting, world: World, sizes: Callable[[int], dict[str, int
     shards, windows = parameter_shards(stage, mesh, TIED), Axis(mesh.replicas, mesh.replica, dist.group.WORLD)
 
     def gradients(batch: Batch) -> None:
-        loss = stage(*share_along(setting, world, batch, windows))
-        (divided(setting, loss, batch, mesh.averaged) * mesh.averaged).backward()  # FSDP2 averages over these ranks
+        loss = divide_by_targets(setting, stage(*share_along(setting, world, batch, windows)), batch, mesh.averaged)
+        (loss * mesh.averaged).backward()  # FSDP2 averages over these ranks
         if setting.fault != "experts_undivided":
             average_expert_gradients(shards, mesh)
         for shard in shards:
             if setting.fault == "experts_mixed" and mesh.ep in shard.placements and mesh.ep.size > 1:
                 dist.all_reduce(shard.parameter.grad.to_local(), group=mesh.ep.group)
-        step_router_biases(stage.mixtures, (mesh.dp, mesh.shard, mesh.cp), RATE)
+        step_router_biases(stage.mixtures, (mesh.dp, mesh.shard, mesh.cp), BIAS_RATE)
 
     def read() -> Weights:
         return {shard.name: shard.gather(shard.parameter).clone() for shard in shards}
@@ -71,12 +79,12 @@ def on_mesh(setting: Setting, world: World, sizes: Callable[[int], dict[str, int
 
 
 def fits(setting: Setting, ranks: int) -> Setting:
-    """Make windows divide over all ranks, and tokens over cp."""
+    """Make windows divide over all ranks, and heads and tokens as `with_tokens` does."""
     return replace(with_tokens(setting, ranks), windows=up_to_multiple(setting.windows, ranks))
 
 
 def rung(name: str, sizes: Callable[[int], dict[str, int]]) -> Rung:
-    return Rung(name, TOPIC, partial(on_mesh, sizes=sizes), reordered, CUT, fits=fits)
+    return Rung(name, TOPIC, partial(on_mesh, sizes=sizes), reordered, SHARDED_SUMS, fits=fits)
 
 
 SHARDED = rung("shard x ep", lambda ranks: {"shard": ranks, "ep": inner_ranks(ranks)})
@@ -89,12 +97,12 @@ RUNGS = [
         "ep left to FSDP2",
         "experts_undivided",
         SHARDED,
-        "FSDP2 averages over the ranks that shard an expert; the tokens of ep's ranks have been added on the way",
+        "FSDP2 averages over the ranks that shard an expert; the sum over the tokens of ep's ranks is not divided",
     ),
     mistake(
         "experts mixed over ep",
         "experts_mixed",
         SHARDED,
-        "as if ep's ranks held copies: the sum is of experts that have nothing to do with each other",
+        "adds gradients over ep's ranks, as if they had copies; they have different experts",
     ),
 ]

@@ -15,27 +15,27 @@ from ddp_course.distributed.mesh import Axis
 from ddp_course.distributed.process_group import World
 from ddp_course.distributed.tensor_parallel import placements_of
 from ddp_course.ladder.axes import (
-    CUT,
+    SHARDED_SUMS,
     add_gradients,
     all_ranks,
     axis_of,
     compare_sharded,
-    data_and,
-    divided,
+    divide_by_targets,
+    mesh_of_replicas,
     share_along,
     up_to_multiple,
 )
 from ddp_course.ladder.comparison import Comparison, Rung, mistake
-from ddp_course.ladder.cut_layers import gathered
 from ddp_course.ladder.setting import VOCABULARY, Batch, Setting
+from ddp_course.ladder.sharded_layers import gathered_weights
 from ddp_course.ladder.tolerance import reordered
 
-EXPERTS, BEST = 4, 2  # the smallest number of experts, and the experts per token
+EXPERTS, BEST = 4, 2  # the number of experts, rounded up if it does not divide over the ranks; experts per token
 BALANCE = 0.1  # weight of the balance loss
 
 
 class ReplicatedExperts(Mixture):
-    """A mixture on one process: all experts compute all tokens, and only the chosen outputs are used."""
+    """A mixture in one process: all experts compute all tokens, and only the chosen outputs are used."""
 
     def computed(self, tokens: Tensor, chosen: Tensor) -> Tensor:
         outputs = torch.stack(
@@ -50,25 +50,29 @@ class ExpertModel(nn.Module):
     def __init__(self, setting: Setting, experts: int, balance: float, axis: Axis | None = None) -> None:
         super().__init__()
         torch.manual_seed(setting.seed)
-        kind, width = Mixture if axis else ReplicatedExperts, setting.width
+        mixture_class, width = Mixture if axis else ReplicatedExperts, setting.width
         self.table = nn.Parameter(0.3 * torch.randn(VOCABULARY, width))
-        self.mixtures = nn.ModuleList(kind(width, 2 * width, experts, BEST, width**-0.5) for _ in range(setting.layers))
+        self.mixtures = nn.ModuleList(
+            mixture_class(width, 2 * width, experts, BEST, width**-0.5) for _ in range(setting.layers)
+        )
         self.double()
         for mixture in self.mixtures if axis else ():
             mixture.spread(axis)
-        self.weight, self.sharded, self.global_tokens = balance, axis is not None, setting.tokens
+        self.balance_weight, self.sharded, self.global_tokens = balance, axis is not None, setting.tokens
         self.per_rank = self.sharded and setting.fault == "balance_per_rank"
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """The summed loss, plus the balance loss times the tokens of the global batch."""
+        """The summed loss, plus the weighted balance loss times the tokens of the global batch."""
         x = F.embedding(tokens.flatten(), self.table)
         for mixture in self.mixtures:
             x = x + mixture(x)
         loss = F.cross_entropy(x @ self.table.T, targets.flatten(), reduction="sum")
-        return loss + self.weight * self.global_tokens * self.balance(tokens.numel()) if self.weight else loss
+        if self.balance_weight:
+            loss = loss + self.balance_weight * self.global_tokens * self.balance(tokens.numel())
+        return loss
 
     def balance(self, own_tokens: int) -> Tensor:
-        """This rank's part of the balance loss, from the choices of all ranks, over all replicas of the experts."""
+        """This rank's part of the balance loss, computed from the choices of all ranks (collective if sharded)."""
         choices = torch.stack([mixture.choices for mixture in self.mixtures])
         if self.per_rank:
             return balance_loss(self.mixtures, choices, own_tokens) / dist.get_world_size()
@@ -78,11 +82,11 @@ class ExpertModel(nn.Module):
 
 
 def experts(setting: Setting, world: World, balance: float = 0.0, replicas: bool = False) -> Comparison:
-    """Shard windows over all ranks, and experts over the same ranks or over the inner axis of a mesh."""
-    all_axis = all_ranks(world)
-    axis, data = all_axis, Axis(1, 0, all_axis.group)
+    """Shard windows over all ranks, and experts over all ranks too or, with `replicas`, over a mesh's inner axis."""
+    world_axis = all_ranks(world)
+    axis, data = world_axis, Axis(1, 0, world_axis.group)
     if replicas:
-        mesh = data_and("experts", world)
+        mesh = mesh_of_replicas("experts", world)
         axis, data = axis_of(mesh, "experts"), axis_of(mesh, "data")
     count = up_to_multiple(EXPERTS, axis.size)
     model, reference = ExpertModel(setting, count, balance, axis), ExpertModel(setting, count, balance)
@@ -91,23 +95,24 @@ def experts(setting: Setting, world: World, balance: float = 0.0, replicas: bool
     replicated = [parameter for name, parameter in model.named_parameters() if name not in placements]
 
     def gradients(batch: Batch) -> None:
-        divided(setting, model(*share_along(setting, world, batch, all_axis)), batch, all_axis.size).backward()
-        add_gradients(setting, replicated, all_axis)
+        loss = model(*share_along(setting, world, batch, world_axis))
+        divide_by_targets(setting, loss, batch, world_axis.size).backward()
+        add_gradients(setting, replicated, world_axis)
         if setting.fault == "experts_mixed":
-            add_gradients(setting, expert_parameters, all_axis)
+            add_gradients(setting, expert_parameters, world_axis)
         elif data.size > 1 and setting.fault != "experts_apart":
-            add_gradients(setting, expert_parameters, data)  # not over `axis`: an expert has all of its axis's tokens
+            add_gradients(setting, expert_parameters, data)  # not over `axis`: its ranks sent their tokens
         if setting.fault == "experts_divided":
             for parameter in expert_parameters:
                 parameter.grad /= axis.size
 
-    return compare_sharded(setting, model.parameters(), gradients, lambda: gathered(model), reference)
+    return compare_sharded(setting, model.parameters(), gradients, lambda: gathered_weights(model), reference)
 
 
 TOPIC = "experts"
-ALL_TO_ALL = Rung("experts: all-to-all", TOPIC, experts, reordered, CUT)
-BALANCED = Rung("experts: balance loss", TOPIC, partial(experts, balance=BALANCE), reordered, CUT)
-REPLICATED = Rung("data x experts", TOPIC, partial(experts, balance=BALANCE, replicas=True), reordered, CUT)
+ALL_TO_ALL = Rung("experts: all-to-all", TOPIC, experts, reordered, SHARDED_SUMS)
+BALANCED = Rung("experts: balance loss", TOPIC, partial(experts, balance=BALANCE), reordered, SHARDED_SUMS)
+REPLICATED = Rung("data x experts", TOPIC, partial(experts, balance=BALANCE, replicas=True), reordered, SHARDED_SUMS)
 RUNGS = [
     ALL_TO_ALL,
     BALANCED,
@@ -128,13 +133,13 @@ RUNGS = [
         "experts added over all ranks",
         "experts_mixed",
         REPLICATED,
-        "as a wrapper for replicas would: the sum is of experts that have nothing to do with each other",
+        "adds gradients over all ranks, as DDP would, but different ranks have different experts",
     ),
     mistake(
         "replicas of experts apart",
         "experts_apart",
         REPLICATED,
-        "each replica of an expert has seen the tokens of its own ranks only, so replicas become different experts",
+        "each replica of an expert has the tokens of its own ranks only, so the replicas drift apart",
         differs_from=4,
     ),
 ]

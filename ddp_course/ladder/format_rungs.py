@@ -4,18 +4,19 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 from ddp_course.distributed.process_group import World
-from ddp_course.ladder.comparison import BOUNDED, Comparison, Rung, batches, compare, ddp, sgd, weights
+from ddp_course.ladder.comparison import BOUNDED, Comparison, Rung, batches, compare, sgd, weights
+from ddp_course.ladder.models import build
 from ddp_course.ladder.setting import Batch, Setting, share, target_count
-from ddp_course.ladder.subjects import build
 from ddp_course.ladder.tolerance import rounded_to
 
 OVERFLOW = 2  # the step whose loss the last rank multiplies by too large a factor
 
 
-class InHalf(nn.Module):
-    """A model whose matrix products are computed in half precision."""
+class HalfPrecision(nn.Module):
+    """A wrapper under which a model's matrix products are computed in half precision."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
         super().__init__()
@@ -27,54 +28,58 @@ class InHalf(nn.Module):
 
 
 def in_bfloat16(setting: Setting, world: World) -> Comparison:
-    """Weights and sums over ranks in float32, matrix products in bfloat16."""
-    replica, model = (InHalf(build(setting, torch.float32), torch.bfloat16) for _ in range(2))
-    return compare(setting, world, ddp(replica), model)
+    """Weights and all-reduces in float32, matrix products in bfloat16."""
+    replica, model = (HalfPrecision(build(setting, torch.float32), torch.bfloat16) for _ in range(2))
+    return compare(setting, world, DDP(replica), model)
 
 
 def in_float16(setting: Setting, world: World) -> Comparison:
-    """The scaler skips a step if a scaled gradient overflows. The gradient of one rank overflows; all must skip."""
+    """The scaler skips a step if a scaled gradient overflows. That of one rank does; all ranks must skip the step."""
     global_batches = batches(setting)
-    replicas, skipped = scaled(
-        ddp(InHalf(build(setting, torch.float32), torch.float16)), global_batches, world.rank, world.size
+    replicas, skipped = train_scaled(
+        DDP(HalfPrecision(build(setting, torch.float32), torch.float16)), global_batches, world.rank, world.size
     )
-    reference, skipped_by_reference = scaled(InHalf(build(setting, torch.float32), torch.float16), global_batches, 0, 1)
-    as_planned = skipped == skipped_by_reference == [OVERFLOW]
+    reference, skipped_by_reference = train_scaled(
+        HalfPrecision(build(setting, torch.float32), torch.float16), global_batches, 0, 1
+    )
+    only_overflow = skipped == skipped_by_reference == [OVERFLOW]
     return Comparison(
-        replicas, reference, {"that update was skipped, and no other": as_planned or setting.steps <= OVERFLOW}
+        replicas,
+        reference,
+        {"the step that overflowed was skipped, and no other": only_overflow or setting.steps <= OVERFLOW},
     )
 
 
-def scaled(model: nn.Module, global_batches: list[Batch], rank: int, ranks: int) -> tuple[list, list[int]]:
-    """Train with a gradient scaler; returns the weights' history and the skipped steps."""
+def train_scaled(model: nn.Module, global_batches: list[Batch], rank: int, ranks: int) -> tuple[list, list[int]]:
+    """Train with a gradient scaler; returns the weights before the first step and after each, and the skipped steps."""
     scaler, optimizer = torch.amp.GradScaler("cpu", init_scale=2.0**8), sgd(model.parameters())
     history, skipped = [weights(model)], []
-    for update, batch in enumerate(global_batches):
+    for step, batch in enumerate(global_batches):
         inputs, targets = share(batch, rank, ranks)
         loss = model(inputs, targets) * ranks / target_count(batch)
-        if update == OVERFLOW and rank == ranks - 1:
-            loss = loss * 1e38  # times the scale: more than float32 can hold
+        if step == OVERFLOW and rank == ranks - 1:
+            loss = loss * 1e38  # times the scale, this is beyond the range of float32
         scaler.scale(loss).backward()
         scale = scaler.get_scale()
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
         if scaler.get_scale() < scale:
-            skipped.append(update)
+            skipped.append(step)
         history.append(weights(model))
     return history, skipped
 
 
 def float16_messages(setting: Setting, world: World) -> Comparison:
-    """Gradients are float64, but sent as float16: each rank's gradient is rounded before the sum."""
-    replica = ddp(build(setting))
+    """Gradients are float64, but all-reduced in float16: each rank's gradient is rounded before the sum."""
+    replica = DDP(build(setting))
     replica.register_comm_hook(dist.group.WORLD, default_hooks.fp16_compress_hook)
     return compare(setting, world, replica)
 
 
 def low_rank_messages(setting: Setting, world: World) -> Comparison:
     """PowerSGD sends two low-rank factors of each gradient matrix; the error is added to the next gradient."""
-    replica = ddp(build(setting))
+    replica = DDP(build(setting))
     state = powerSGD_hook.PowerSGDState(
         dist.group.WORLD, matrix_approximation_rank=4, start_powerSGD_iter=2, min_compression_rate=0.5
     )
@@ -88,12 +93,12 @@ def half_of_distance(setting: Setting, comparison: Comparison) -> float:
 
 
 HALF = (
-    "products and gradients are rounded to {} in shares instead of together, so each moves by a few of its roundoffs; "
-    "{} of them, of the way that the weights went"
+    "products and gradients are rounded to {} per rank instead of once, so each changes by a few roundoffs; the "
+    "tolerance is {} of them, relative to the distance that the weights travelled"
 )
 COMPRESSED = (
-    "a matrix of rank 4 is no gradient, so equality is not on offer; error feedback adds what was left out to the next "
-    "update, so the weights lag behind by an update's worth, which has to be less than half of their way"
+    "a matrix of rank 4 only approximates a gradient, so equality cannot be expected; error feedback adds the rest to "
+    "the next gradient, so the weights lag behind by about a step: less than half of the distance that they travelled"
 )
 RUNGS = [
     Rung("bf16", "formats", in_bfloat16, rounded_to(torch.bfloat16, 16), HALF.format("bfloat16", 16), BOUNDED),

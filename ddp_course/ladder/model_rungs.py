@@ -3,54 +3,46 @@
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 from ddp_course.distributed.process_group import World, seed_rank, seed_shared
-from ddp_course.ladder.comparison import (
-    DIFFERENT,
-    Comparison,
-    Rung,
-    batches,
-    compare,
-    ddp,
-    sgd,
-    train_replicas,
-    weights,
-)
+from ddp_course.ladder.comparison import DIFFERENT, Comparison, Rung, batches, compare, sgd, train_replicas, weights
+from ddp_course.ladder.models import Branches, build
 from ddp_course.ladder.setting import Setting, share, target_count
-from ddp_course.ladder.subjects import Branches, build
 from ddp_course.ladder.tolerance import REORDERED, reordered
 
 DROPOUT = 0.2
 
 
 def unused(setting: Setting, world: World) -> Comparison:
-    """Each share of the batch takes one of two branches, and the other in the next step; no rank takes the third."""
-    replica, model = ddp(branches(setting), find_unused_parameters=True), branches(setting)
+    """Each share of the batch uses one of two branches, the other one in the next step, and never the third."""
+    replica, model = DDP(branches(setting), find_unused_parameters=True), branches(setting)
     optimizers = [sgd(replica.parameters()), sgd(model.parameters())]
     replicas, reference = [weights(replica)], [weights(model)]
-    for update, batch in enumerate(batches(setting)):
-        tokens = target_count(batch)
-        loss = replica(*share(batch, world.rank, world.size), (world.rank + update) % 2)
-        (loss * world.size / tokens).backward()
+    for step, batch in enumerate(batches(setting)):
+        divisor = target_count(batch)
+        loss = replica(*share(batch, world.rank, world.size), (world.rank + step) % 2)
+        (loss * world.size / divisor).backward()
         for rank in range(world.size):
-            (model(*share(batch, rank, world.size), (rank + update) % 2) / tokens).backward()
+            (model(*share(batch, rank, world.size), (rank + step) % 2) / divisor).backward()
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
         replicas.append(weights(replica))
         reference.append(weights(model))
-    third_unused = all(each.branches[2].expand.weight.grad is None for each in (model, replica.module))
+    third_unused = all(module.branches[2].expand.weight.grad is None for module in (model, replica.module))
     return Comparison(replicas, reference, {"the third branch has no gradient": third_unused})
 
 
 def branches(setting: Setting) -> nn.Module:
+    """Branches in float64, with equal weights on every rank."""
     seed_shared(setting.seed)
     return Branches(setting).double()
 
 
 def batch_norm(setting: Setting, world: World) -> Comparison:
     """Each rank normalises by the mean and variance of its own share, which differ from the global batch's."""
-    comparison = compare(setting, world, ddp(build(setting, norm="batch")), build(setting, norm="batch"))
+    comparison = compare(setting, world, DDP(build(setting, norm="batch")), build(setting, norm="batch"))
     synchronised = nn.SyncBatchNorm.convert_sync_batchnorm(build(setting, norm="batch"))
     try:
         synchronised(*share(batches(setting)[0], world.rank, world.size))
@@ -60,49 +52,49 @@ def batch_norm(setting: Setting, world: World) -> Comparison:
 
 
 def group_norm(setting: Setting, world: World) -> Comparison:
-    """A norm that works on every backend, because it handles each token by itself."""
-    return compare(setting, world, ddp(build(setting, norm="group")), build(setting, norm="group"))
+    """A norm that needs no communication, because it normalises each token by itself."""
+    return compare(setting, world, DDP(build(setting, norm="group")), build(setting, norm="group"))
 
 
 def dropout(setting: Setting, world: World) -> Comparison:
-    """Masks differ by rank. The reference draws each share's masks from the generator of the share's rank."""
+    """Masks differ between ranks. The reference draws each share's masks from the generator state of its rank."""
     global_batches = batches(setting)
-    replica, model = ddp(build(setting, dropout=DROPOUT)), build(setting, dropout=DROPOUT)
-    generators, masks_of = [], []
+    replica, model = DDP(build(setting, dropout=DROPOUT)), build(setting, dropout=DROPOUT)
+    generator_states, masks_by_rank = [], []
     for rank in range(world.size):
         seed_rank(setting.seed, rank)
-        generators.append(torch.get_rng_state())
-        masks_of.append(F.dropout(torch.ones(64), DROPOUT))
+        generator_states.append(torch.get_rng_state())
+        masks_by_rank.append(F.dropout(torch.ones(64), DROPOUT))
     seed_rank(setting.seed, world.rank)
     replicas = train_replicas(setting, world, replica, global_batches)
     optimizer, reference = sgd(model.parameters()), [weights(model)]
     for batch in global_batches:
         optimizer.zero_grad()
         for rank in range(world.size):
-            torch.set_rng_state(generators[rank])
+            torch.set_rng_state(generator_states[rank])
             (model(*share(batch, rank, world.size)) / target_count(batch)).backward()
-            generators[rank] = torch.get_rng_state()
+            generator_states[rank] = torch.get_rng_state()
         optimizer.step()
         reference.append(weights(model))
-    masks_differ = not any(torch.equal(masks_of[0], masks) for masks in masks_of[1:])
+    masks_differ = not any(torch.equal(masks_by_rank[0], masks) for masks in masks_by_rank[1:])
     return Comparison(replicas, reference, facts={"masks differ by rank": masks_differ})
 
 
 def checkpointing(setting: Setting, world: World) -> Comparison:
     """Activations are discarded and recomputed in backward; the reference keeps them."""
-    return compare(setting, world, ddp(build(setting, activation_checkpointing=True)))
+    return compare(setting, world, DDP(build(setting, activation_checkpointing=True)))
 
 
 def compiled_inside(setting: Setting, world: World) -> Comparison:
-    """DDP(compile(model)): the module inside the wrapper is compiled."""
-    return compiled(setting, world, lambda model: ddp(torch.compile(model, backend=BACKEND)))
+    """DDP(torch.compile(model)): the module inside the wrapper is compiled."""
+    return compiled(setting, world, lambda model: DDP(torch.compile(model, backend=BACKEND)))
 
 
 def compiled_outside(setting: Setting, world: World) -> Comparison:
-    """compile(DDP(model)), in place: the wrapper and its module are compiled."""
+    """DDP(model).compile(): the wrapper and its module are compiled."""
 
     def compile_in_place(model: nn.Module) -> nn.Module:
-        replica = ddp(model)
+        replica = DDP(model)
         replica.compile(backend=BACKEND)  # keeps the names of the parameters, and no_sync
         return replica
 
@@ -110,7 +102,7 @@ def compiled_outside(setting: Setting, world: World) -> Comparison:
 
 
 # Dynamo traces the forward pass and splits the graph at DDP's buckets for every backend; "eager" runs the graphs as
-# they are. Building kernels would take a C++ compiler, and has nothing to do with DDP.
+# they are. Building kernels would need a C++ compiler, and does not concern DDP.
 BACKEND = "eager"
 
 
@@ -123,8 +115,8 @@ def compiled(setting: Setting, world: World, wrap) -> Comparison:
 
 
 STATISTICS = (
-    "the tolerance is that of the rungs that hold; BatchNorm is not a sum over the batch: each rank uses the mean and "
-    "variance of its own share, so N ranks train another function than one process does"
+    "the tolerance is that of rungs that are equal; BatchNorm is not a sum over the batch: each rank uses the mean and "
+    "variance of its own share, so N ranks train a different function than one process does"
 )
 RUNGS = [
     Rung("unused parameters", "the model", unused, reordered, REORDERED),

@@ -1,45 +1,46 @@
-"""Rungs about Muon, whose step needs whole matrices: ZeRO-1 by ownership, and the mistake of cutting them."""
+"""Rungs about Muon, whose step needs whole matrices: ZeRO-1 with an owner per matrix, and the mistake of sharding."""
 
 from collections.abc import Callable, Iterable
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 from ddp_course.distributed.by_hand import sharded_muon
 from ddp_course.distributed.by_hand.broadcast import broadcast_tensors
 from ddp_course.distributed.process_group import World
-from ddp_course.ladder.comparison import Comparison, Rung, compare, ddp, mistake
+from ddp_course.ladder.comparison import Comparison, Rung, compare, mistake
+from ddp_course.ladder.models import build
 from ddp_course.ladder.setting import Setting
-from ddp_course.ladder.subjects import build
 from ddp_course.ladder.tolerance import reordered
 
 
 def muon(setting: Setting, world: World) -> Comparison:
-    """Muon for the matrices, each owned whole by a rank, which broadcasts the update; vectors stay as they are."""
-    make = CutMuon if setting.fault == "cut_matrices" else sharded_muon
+    """Muon trains the matrices. Each has an owner, which computes and broadcasts its step. Vectors are not trained."""
+    optimizer_class = CutMuon if setting.fault == "cut_matrices" else sharded_muon
     return compare(
         setting,
         world,
-        ddp(build(setting)),
-        optimizer=lambda parameters: of_matrices(make, parameters),
-        reference_optimizer=lambda parameters: of_matrices(torch.optim.Muon, parameters),
+        DDP(build(setting)),
+        optimizer=lambda parameters: matrix_optimizer(optimizer_class, parameters),
+        reference_optimizer=lambda parameters: matrix_optimizer(torch.optim.Muon, parameters),
     )
 
 
-def of_matrices(make: Callable, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    return make([parameter for parameter in parameters if parameter.dim() == 2], lr=0.02)
+def matrix_optimizer(optimizer_class: Callable, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return optimizer_class([parameter for parameter in parameters if parameter.dim() == 2], lr=0.02)
 
 
 class CutMuon(torch.optim.Muon):
-    """The mistake: each rank takes Muon's step on its rows of every matrix, as AdamW may."""
+    """The mistake: each rank takes Muon's step on its rows of every matrix, which only an elementwise optimizer may."""
 
     def __init__(self, matrices: Iterable[nn.Parameter], lr: float) -> None:
         self._matrices, self._ranks = list(matrices), dist.get_world_size()
         super().__init__([nn.Parameter(self._rows(matrix.detach())) for matrix in self._matrices], lr)
 
     def _rows(self, matrix: Tensor) -> Tensor:
-        return matrix.tensor_split(self._ranks)[dist.get_rank()]  # in the matrix's memory
+        return matrix.tensor_split(self._ranks)[dist.get_rank()]  # a view
 
     def step(self) -> None:
         for rows, matrix in zip(self.param_groups[0]["params"], self._matrices, strict=True):
@@ -54,8 +55,8 @@ class CutMuon(torch.optim.Muon):
 
 
 ROUNDED = (
-    "Muon rounds a gradient to bfloat16 before it makes it orthogonal, and so takes equal updates from gradients that "
-    "are apart by roundoffs of float64; what remains is as for SGD"
+    "Muon rounds a gradient to bfloat16 before it makes it orthogonal, so gradients that differ by float64 roundoffs "
+    "lead to equal steps; the remaining error is as for SGD"
 )
 MUON = Rung("by hand: ZeRO-1 of Muon", "shards", muon, reordered, ROUNDED)
 RUNGS = [
@@ -64,6 +65,6 @@ RUNGS = [
         "Muon on rows of matrices",
         "cut_matrices",
         MUON,
-        "Muon makes the update of a whole matrix orthogonal; a rank that has some rows makes these orthogonal",
+        "Muon orthogonalises the step of a whole matrix; a rank with some of its rows orthogonalises only these",
     ),
 ]

@@ -15,22 +15,28 @@ from ddp_course.distributed.mesh import Axis
 from ddp_course.distributed.process_group import World
 from ddp_course.distributed.tensor_parallel import placements_of
 from ddp_course.distributed.torch_versions import without_first_messages
-from ddp_course.ladder.axes import add_gradients, all_ranks, compare_sharded, divided, share_along, up_to_multiple
+from ddp_course.ladder.axes import (
+    add_gradients,
+    all_ranks,
+    compare_sharded,
+    divide_by_targets,
+    share_along,
+    up_to_multiple,
+)
 from ddp_course.ladder.batch_rungs import CLIP
 from ddp_course.ladder.comparison import Comparison, Rung, Weights, mistake
-from ddp_course.ladder.cut_layers import cut_by_hand
-from ddp_course.ladder.cut_layers import gathered as joined
+from ddp_course.ladder.models import build_minigpt
 from ddp_course.ladder.setting import Batch, Setting
-from ddp_course.ladder.subjects import build_minigpt
+from ddp_course.ladder.sharded_layers import gathered_weights, shard_by_hand
 from ddp_course.ladder.tolerance import REORDERED, reordered
 from ddp_course.models.minigpt import MiniGPT
 
-V_SCHEDULES = ("ZBVZeroBubble", "DualPipeV")  # rank 0 has the first and the last stage
+V_SCHEDULES = ("ZBVZeroBubble", "DualPipeV")  # in which rank 0 has the first and the last stage
 TABLE, COPY = "token_embedding.weight", "output.weight"  # the tied matrix of the first and the last stage
 
 
 class Stage(nn.Module):
-    """Stage `index` of `stages`: its blocks; the first stage also embeds, the last one computes logits."""
+    """Stage `index` of `stages`: some blocks of `model`. The first stage also embeds, the last one computes logits."""
 
     def __init__(self, model: MiniGPT, index: int, stages: int) -> None:
         super().__init__()
@@ -51,13 +57,13 @@ class Stage(nn.Module):
         return self.output(self.final_norm(x)) if self.last else x
 
 
-def scheduled(setting: Setting, world: World, name: str, per_rank: int, clip: float | None = None) -> Comparison:
-    """All ranks are one pipeline."""
+def one_pipeline(setting: Setting, world: World, name: str, per_rank: int, clip: float | None = None) -> Comparison:
+    """Train one pipeline over all ranks; see `train_pipelines`."""
     pipe = all_ranks(world)
-    return piped(setting, world, pipe, Axis(1, 0, pipe.group), name, per_rank, clip)
+    return train_pipelines(setting, world, pipe, Axis(1, 0, pipe.group), name, per_rank, clip)
 
 
-def piped(
+def train_pipelines(
     setting: Setting,
     world: World,
     pipe: Axis,
@@ -67,16 +73,16 @@ def piped(
     clip: float | None = None,
     tensor: Axis | None = None,
 ) -> Comparison:
-    """Train replicas along `data`, each a pipeline along `pipe` with torch's schedule `name`.
+    """Train replicas over the axis `data`, each of them a pipeline over `pipe` with torch's schedule `name`.
 
-    tensor: the axis over which the layers of each stage are sharded, if any.
+    per_rank: stages per rank. tensor: the axis over which the layers of each stage are sharded, if any.
     """
     model, count = build_minigpt(setting), pipe.size * per_rank
     if tensor:
-        cut_by_hand(model, tensor, setting.fault)
+        shard_by_hand(model, tensor, setting.fault)
     v_shaped = name in V_SCHEDULES
     indices = (pipe.rank, count - 1 - pipe.rank) if v_shaped else range(pipe.rank, count, pipe.size)
-    # Of one model, so that both ends on a rank stay tied.
+    # All from one model, so that the tied matrix stays one tensor if a rank has the first and the last stage.
     stages = {index: Stage(model, index, count) for index in indices}
     pipeline_stages = [
         without_first_messages(PipelineStage(stage, index, count, torch.device("cpu"), group=pipe.group))
@@ -87,7 +93,7 @@ def piped(
 
     def loss(logits: Tensor, targets: Tensor) -> Tensor:
         summed = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
-        return divided(setting, summed, current_batch[0], data.size)
+        return divide_by_targets(setting, summed, current_batch[0], data.size)
 
     schedule = getattr(schedules, f"Schedule{name}")(
         pipeline_stages if per_rank > 1 else pipeline_stages[0],
@@ -113,31 +119,31 @@ def piped(
         elif clip:
             clip_grads_with_norm_(parameters, clip, total_norm(stages.values(), pipe, tensor))
 
-    return compare_sharded(setting, parameters, gradients, lambda: gathered(stages.values(), pipe), clip=clip)
+    return compare_sharded(setting, parameters, gradients, lambda: gather_stages(stages.values(), pipe), clip=clip)
 
 
 def micro_batch_count(ranks: int) -> int:
-    """The micro-batches of DualPipeV, the schedule that needs most of them."""
+    """The micro-batches of a step: as many as DualPipeV needs, the schedule that needs the most."""
     return max(4, 2 * ranks)
 
 
-def tables(stages: Iterable[Stage]) -> list[nn.Parameter]:
-    """This rank's copies of the tied table: on the ranks with the first or the last stage."""
-    own = {id(p): p for stage in stages for name, p in stage.named_parameters() if name in (TABLE, COPY)}
-    return list(own.values())
+def tied_tables(stages: Iterable[Stage]) -> list[nn.Parameter]:
+    """The tied matrix on this rank: a list of one parameter on ranks with the first or last stage, empty on others."""
+    tables = {id(p): p for stage in stages for name, p in stage.named_parameters() if name in (TABLE, COPY)}
+    return list(tables.values())
 
 
 def add_table_gradients(model: MiniGPT, stages: Iterable[Stage], pipe: Axis) -> None:
-    """Sum the gradients of the copies of the tied table, on the first and on the last stage."""
-    copies = tables(stages)
-    both = copies[0].grad if copies else torch.zeros_like(model.token_embedding.weight)
-    dist.all_reduce(both, group=pipe.group)  # the other ranks add zeros
+    """Sum the gradients that the first and the last stage have of the tied matrix (collective)."""
+    tables = tied_tables(stages)
+    gradient = tables[0].grad if tables else torch.zeros_like(model.token_embedding.weight)
+    dist.all_reduce(gradient, group=pipe.group)  # the other ranks add zeros
 
 
 def total_norm(stages: Iterable[Stage], pipe: Axis, tensor: Axis | None) -> Tensor:
-    """The norm of the whole model's gradient.
+    """The norm of the whole model's gradient (collective).
 
-    Squares are summed over the stages, without the copy of the table, and those of sharded weights over `tensor`.
+    Squares of sharded weights are summed over `tensor`, all squares over the stages. The tied matrix counts once.
     """
     squares = torch.zeros(2, dtype=torch.float64)  # of replicated weights, of sharded weights
     for stage in stages:
@@ -151,9 +157,11 @@ def total_norm(stages: Iterable[Stage], pipe: Axis, tensor: Axis | None) -> Tens
     return square.sqrt()
 
 
-def gathered(stages: Iterable[Stage], pipe: Axis) -> Weights:
-    """The weights of all stages under MiniGPT's names (collective); a rank's own copy of the table replaces others."""
-    own = {TABLE if name == COPY else name: weight for stage in stages for name, weight in joined(stage).items()}
+def gather_stages(stages: Iterable[Stage], pipe: Axis) -> Weights:
+    """The weights of all stages under MiniGPT's names (collective). A rank's own copy of the tied matrix is used."""
+    own = {
+        TABLE if name == COPY else name: weight for stage in stages for name, weight in gathered_weights(stage).items()
+    }
     weights_by_rank: list[Weights] = [{}] * pipe.size
     dist.all_gather_object(weights_by_rank, own, group=pipe.group)
     merged = {}
@@ -163,14 +171,14 @@ def gathered(stages: Iterable[Stage], pipe: Axis) -> Weights:
 
 
 def fits(setting: Setting, ranks: int, per_rank: int, replicas: int = 1) -> Setting:
-    """Make layers divide into stages, and windows into the micro-batches of each replica."""
+    """Make layers divide over the stages, and windows over the micro-batches of all replicas."""
     windows = up_to_multiple(setting.windows, micro_batch_count(ranks) * replicas)
     return replace(setting, layers=up_to_multiple(setting.layers, ranks * per_rank), windows=windows)
 
 
 def rung(name: str, per_rank: int = 1, title: str = "", **options) -> Rung:
     """A rung for torch's schedule `name` with `per_rank` stages per rank."""
-    run = partial(scheduled, name=name, per_rank=per_rank, **options)
+    run = partial(one_pipeline, name=name, per_rank=per_rank, **options)
     return Rung(title or name, "pipeline", run, reordered, REORDERED, fits=partial(fits, per_rank=per_rank))
 
 
@@ -184,13 +192,13 @@ RUNGS = [
         "scale_grads left on",
         "scale_grads",
         GPIPE,
-        "the schedule divides by the number of micro-batches what the loss has already divided by the tokens",
+        "the schedule divides gradients by the number of micro-batches, but the loss is already divided by the targets",
         differs_from=1,
     ),
     mistake(
         "table not summed",
         "table_not_summed",
         GPIPE,
-        "the first and the last stage each have a copy of the tied table, and a part of its gradient",
+        "the first and the last stage each have a copy of the tied matrix, and only a part of its gradient",
     ),
 ]

@@ -1,6 +1,7 @@
-"""Rungs about dynamic sampling: windows are drawn until a batch is full of those that teach, which ranks find unevenly.
+"""Rungs about dynamic sampling: ranks draw windows until a batch is full of useful ones; some find more than others.
 
-In GRPO a group teaches if its rewards differ (DAPO, arXiv 2503.14476); here a window does if its first target is even.
+In GRPO a group of completions is useful if its rewards differ (DAPO, arXiv 2503.14476). Here a window is useful if its
+first target is even.
 """
 
 import itertools
@@ -9,54 +10,59 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 from ddp_course.distributed.process_group import World
-from ddp_course.ladder.comparison import Comparison, Rung, ddp, mistake, sgd, summed_loss, train_reference, weights
+from ddp_course.ladder.comparison import Comparison, Rung, mistake, sgd, summed_loss, train_reference, weights
+from ddp_course.ladder.models import build
 from ddp_course.ladder.setting import Batch, Setting, global_batch, target_count
-from ddp_course.ladder.subjects import build
 from ddp_course.ladder.tolerance import REORDERED, reordered
 
-ROUNDS = 1000  # room for each step among the numbers of the global batches
+ROUNDS = 1000  # more than a step needs: round r of step s draws global batch s * ROUNDS + r
 
 
 def dynamic_sampling(setting: Setting, world: World) -> Comparison:
-    """All ranks stop after the same round, keep the first windows that teach, and divide by the tokens of all."""
-    replica = ddp(build(setting))
+    """All ranks stop after the same round, keep the first useful windows of all ranks, and divide by all targets."""
+    replica = DDP(build(setting))
     optimizer, replicas = sgd(replica.parameters()), [weights(replica)]
     draw = partial(own_windows, setting, world.rank, world.size, numbers_of_all_ranks)
     for step in range(setting.steps):
         inputs, targets = draw(step)
-        tokens = setting.tokens
+        divisor = setting.tokens
         if setting.fault == "own_divisor":
-            tokens = max(1, world.size * target_count((inputs, targets)))
-        (summed_loss(replica, inputs, targets) * world.size / tokens).backward()
+            divisor = max(1, world.size * target_count((inputs, targets)))
+        (summed_loss(replica, inputs, targets) * world.size / divisor).backward()
         optimizer.step()
         optimizer.zero_grad()
         replicas.append(weights(replica))
-    alone = (own_windows(setting, 0, 1, list, step) for step in range(setting.steps))
-    return Comparison(replicas, train_reference(build(setting), alone))
+    global_batches = (own_windows(setting, 0, 1, list, step) for step in range(setting.steps))
+    return Comparison(replicas, train_reference(build(setting), global_batches))
 
 
 def own_windows(setting: Setting, rank: int, ranks: int, numbers_of_all: Callable[..., list[int]], step: int) -> Batch:
-    """Draw rounds of windows until `setting.windows` of all ranks' teach; returns this rank's of the first of them."""
-    own: dict[int, Batch] = {}
-    for turn in itertools.count():
-        inputs, targets = global_batch(setting, step * ROUNDS + turn)
-        teaching = [n for n in range(rank, setting.windows, ranks) if targets[n, 0] % 2 == 0]
-        own |= {turn * setting.windows + n: (inputs[n], targets[n]) for n in teaching}
-        if setting.fault == "own_stop" and ranks > 1:
-            kept, wanted = list(own), setting.windows * (rank + 1) // ranks - setting.windows * rank // ranks
+    """Draw rounds of windows until `setting.windows` of them are useful; returns this rank's part of the first ones.
+
+    numbers_of_all: maps the numbers of this rank's useful windows to those of all ranks.
+    """
+    own: dict[int, Batch] = {}  # this rank's useful windows, by number
+    for round_number in itertools.count():
+        inputs, targets = global_batch(setting, step * ROUNDS + round_number)
+        useful = [row for row in range(rank, setting.windows, ranks) if targets[row, 0] % 2 == 0]
+        own |= {round_number * setting.windows + row: (inputs[row], targets[row]) for row in useful}
+        if setting.fault == "own_stop":
+            numbers, count = list(own), setting.windows * (rank + 1) // ranks - setting.windows * rank // ranks
         else:
-            kept, wanted = sorted(numbers_of_all(own)), setting.windows
-        if len(kept) >= wanted:
-            none = torch.empty(0, setting.context, dtype=torch.int64)
-            rows = [own[number] for number in kept[:wanted] if number in own]
-            return tuple(torch.stack(part) for part in zip(*rows, strict=True)) if rows else (none, none)
+            numbers, count = sorted(numbers_of_all(own)), setting.windows
+        if len(numbers) >= count:
+            empty = torch.empty(0, setting.context, dtype=torch.int64)
+            windows = [own[number] for number in numbers[:count] if number in own]
+            return tuple(torch.stack(part) for part in zip(*windows, strict=True)) if windows else (empty, empty)
 
 
 def numbers_of_all_ranks(own: Iterable[int]) -> list[int]:
-    """The numbers of all ranks' windows that teach (collective): they give decision, batch and divisor."""
-    dist.all_gather_object(gathered := [None] * dist.get_world_size(), list(own))
+    """The numbers of all ranks' useful windows (collective): with them all ranks stop and choose alike."""
+    gathered = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, list(own))
     return sum(gathered, [])
 
 
@@ -67,9 +73,12 @@ RUNGS = [
         "own windows as divisor",
         "own_divisor",
         DYNAMIC,
-        "ranks found different numbers of windows, so DDP's mean weights them by rank",
+        "ranks have different numbers of windows, so the mean of their means is not the mean over all windows",
     ),
     mistake(
-        "own decision to stop", "own_stop", DYNAMIC, "each rank keeps its own first windows, not those of all ranks"
+        "own decision to stop",
+        "own_stop",
+        DYNAMIC,
+        "each rank keeps its own first useful windows, not its part of the first ones of all ranks",
     ),
 ]

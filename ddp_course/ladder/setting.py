@@ -1,4 +1,4 @@
-"""Settings of the ladder: sizes, the seed, the global batches, and a rank's share of a batch."""
+"""Settings of the ladder, the global batches that follow from them, and a rank's share of a batch."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -38,7 +38,7 @@ Fault = Literal[
 
 @dataclass(frozen=True)
 class Setting:
-    """The settings of a run of the ladder: model, sizes (units, tokens, windows, steps) and seed."""
+    """The settings of a rung: the model and its sizes, the seed of weights and batches, and the fault to inject."""
 
     model: Literal["minigpt", "mlp", "recurrent"] = "minigpt"
     seed: int = 1
@@ -48,7 +48,7 @@ class Setting:
     windows: int = 16  # of a global batch
     steps: int = 6
     fault: Fault = "none"
-    heads: int = 2  # of MiniGPT's attention; rungs that cut it take more
+    heads: int = 2  # of MiniGPT's attention; rungs that shard it take more
 
     @property
     def tokens(self) -> int:
@@ -56,11 +56,11 @@ class Setting:
         return self.windows * self.context
 
 
-def global_batch(setting: Setting, update: int, windows: int | None = None) -> Batch:
-    """Inputs and targets of a step, (windows, context) of int64, the same on every rank and at any world size."""
+def global_batch(setting: Setting, step: int, windows: int | None = None) -> Batch:
+    """Inputs and targets of a step, (windows, context) of int64: the same on every rank and at any world size."""
     text = np.random.default_rng(setting.seed).integers(VOCABULARY, size=CORPUS)
     count = setting.windows if windows is None else windows
-    starts = window_starts(setting.seed, update, count, CORPUS, setting.context)
+    starts = window_starts(setting.seed, step, count, CORPUS, setting.context)
     block = torch.from_numpy(text[starts[:, None] + np.arange(setting.context + 1)])
     return block[:, :-1], block[:, 1:]
 

@@ -1,24 +1,25 @@
-"""Rungs about sharded training state: the optimizer's state, or weights and gradients as well."""
+"""Rungs about sharded training state: the optimizer state, or weights and gradients as well."""
 
 from contextlib import contextmanager
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 from ddp_course.distributed.by_hand import ShardedOptimizer, full_state_dict, fully_shard_by_hand
 from ddp_course.distributed.process_group import World
+from ddp_course.ladder.axes import mesh_of_replicas
 from ddp_course.ladder.batch_rungs import CLIP
-from ddp_course.ladder.comparison import Comparison, Rung, Weights, adamw, compare, ddp
+from ddp_course.ladder.comparison import Comparison, Rung, Weights, adamw, compare
+from ddp_course.ladder.models import build
 from ddp_course.ladder.setting import Setting
-from ddp_course.ladder.subjects import build
-from ddp_course.ladder.tolerance import DIVIDED, REORDERED, divided, reordered
+from ddp_course.ladder.tolerance import REORDERED, REORDERED_WITH_ADAMW, reordered, reordered_with_adamw
 
 
 def zero_1(setting: Setting, world: World) -> Comparison:
-    """torch's ZeRO-1: each rank keeps AdamW's averages of its part of the weights, updates it, and broadcasts it."""
+    """torch's ZeRO-1: each rank has AdamW's state of some parameters, takes their step, and broadcasts them."""
     return sharded_state(
         setting,
         world,
@@ -27,45 +28,43 @@ def zero_1(setting: Setting, world: World) -> Comparison:
 
 
 def zero_1_by_hand(setting: Setting, world: World) -> Comparison:
-    """The course's own."""
+    """ZeRO-1 with the course's ShardedOptimizer."""
     return sharded_state(setting, world, lambda parameters: ShardedOptimizer(parameters, torch.optim.AdamW, lr=1e-3))
 
 
 def sharded_state(setting: Setting, world: World, optimizer) -> Comparison:
-    return compare(setting, world, ddp(build(setting)), optimizer=optimizer, reference_optimizer=adamw)
+    return compare(setting, world, DDP(build(setting)), optimizer=optimizer, reference_optimizer=adamw)
 
 
 def fully_sharded(setting: Setting, world: World) -> Comparison:
-    """torch's FSDP2: weights, gradients and optimizer state in shards, whole only while a block computes."""
+    """torch's FSDP2: weights, gradients and optimizer state are sharded; a block's weights are gathered to compute."""
     return compare(setting, world, sharded(setting))
 
 
-def fully_sharded_kept(setting: Setting, world: World) -> Comparison:
+def fully_sharded_without_reshard(setting: Setting, world: World) -> Comparison:
     """Weights stay gathered from forward to backward: one all-gather less and more memory, as in ZeRO-2."""
     return compare(setting, world, sharded(setting, reshard_after_forward=False))
 
 
 def fully_sharded_accumulation(setting: Setting, world: World) -> Comparison:
-    """FSDP2 with two micro-batches, of which the first sends no gradients."""
+    """FSDP2 with two micro-batches, of which the first reduces no gradients."""
     return compare(setting, world, sharded(setting), accumulate=2)
 
 
 def fully_sharded_clipping(setting: Setting, world: World) -> Comparison:
-    """The norm of sharded gradients is that of all shards: torch's clip_grad_norm_ sums over the ranks."""
+    """torch's clip_grad_norm_ computes the norm over the shards of all ranks."""
     return compare(setting, world, sharded(setting), clip=CLIP)
 
 
 def hybrid_sharded(setting: Setting, world: World) -> Comparison:
-    """Shards within pairs of ranks, replicas between the pairs. An odd number of ranks is one group."""
-    shards = 2 if world.size % 2 == 0 else world.size
-    mesh = init_device_mesh("cpu", (world.size // shards, shards), mesh_dim_names=("replicate", "shard"))
-    return compare(setting, world, sharded(setting, mesh=mesh))
+    """Sharded within pairs of ranks, replicated between the pairs. An odd number of ranks is one group."""
+    return compare(setting, world, sharded(setting, mesh=mesh_of_replicas("shard", world)))
 
 
 def sharded(setting: Setting, **options) -> nn.Module:
-    """Shard the setting's model by FSDP2, each block and then the rest.
+    """The setting's model, sharded by FSDP2: each block, and then the rest.
 
-    FSDP2 has no no_sync, but set_requires_gradient_sync, which `no_sync` sets and resets.
+    FSDP2 has `set_requires_gradient_sync` instead of `no_sync`; a `no_sync` as in DDP is added.
     """
     model = build(setting)
     for block in model.blocks:
@@ -83,7 +82,7 @@ def sharded(setting: Setting, **options) -> nn.Module:
 
 
 def fully_sharded_by_hand(setting: Setting, world: World) -> Comparison:
-    """The course's own."""
+    """Fully sharded with the course's fully_shard_by_hand."""
     model = build(setting)
     names = [name for name, _ in model.named_parameters()]
 
@@ -95,10 +94,10 @@ def fully_sharded_by_hand(setting: Setting, world: World) -> Comparison:
 
 
 RUNGS = [
-    Rung("ZeRO-1", "shards", zero_1, divided, DIVIDED),
-    Rung("by hand: ZeRO-1", "shards", zero_1_by_hand, divided, DIVIDED),
+    Rung("ZeRO-1", "shards", zero_1, reordered_with_adamw, REORDERED_WITH_ADAMW),
+    Rung("by hand: ZeRO-1", "shards", zero_1_by_hand, reordered_with_adamw, REORDERED_WITH_ADAMW),
     Rung("fully sharded", "shards", fully_sharded, reordered, REORDERED),
-    Rung("FSDP2: weights kept", "shards", fully_sharded_kept, reordered, REORDERED),
+    Rung("FSDP2: weights kept", "shards", fully_sharded_without_reshard, reordered, REORDERED),
     Rung("FSDP2: accumulation", "shards", fully_sharded_accumulation, reordered, REORDERED),
     Rung("FSDP2: clipping", "shards", fully_sharded_clipping, reordered, REORDERED),
     Rung("FSDP2: hybrid", "shards", hybrid_sharded, reordered, REORDERED),

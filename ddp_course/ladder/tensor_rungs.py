@@ -13,12 +13,12 @@ from torch.distributed.tensor import Placement, Replicate, Shard
 from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_
 
 from ddp_course.distributed.process_group import World
-from ddp_course.ladder.axes import CUT, all_ranks, compare_sharded, with_heads, with_tokens
+from ddp_course.ladder.axes import SHARDED_SUMS, all_ranks, compare_sharded, with_heads, with_tokens
 from ddp_course.ladder.batch_rungs import CLIP
 from ddp_course.ladder.comparison import Comparison, Rung, Weights, mistake, weights
-from ddp_course.ladder.cut_layers import cut_by_hand, gathered, total_norm
+from ddp_course.ladder.models import build_minigpt
 from ddp_course.ladder.setting import Batch, Setting, target_count
-from ddp_course.ladder.subjects import build_minigpt
+from ddp_course.ladder.sharded_layers import gathered_weights, shard_by_hand, total_norm
 from ddp_course.ladder.tolerance import reordered
 from ddp_course.models.minigpt import Attention, MiniGPT
 
@@ -26,9 +26,9 @@ REPLICATED = Replicate()
 
 
 def by_hand(setting: Setting, world: World, clip: float | None = None) -> Comparison:
-    """Column- and row-parallel layers with their two all-reduces; clipped by the norm of the whole model."""
+    """The course's column- and row-parallel layers. clip: the limit of the whole model's gradient norm, if any."""
     axis = all_ranks(world)
-    model = cut_by_hand(build_minigpt(setting), axis, setting.fault)
+    model = shard_by_hand(build_minigpt(setting), axis, setting.fault)
 
     def gradients(batch: Batch) -> None:
         (model(*batch) / target_count(batch)).backward()
@@ -37,7 +37,7 @@ def by_hand(setting: Setting, world: World, clip: float | None = None) -> Compar
         elif clip:
             clip_grads_with_norm_(model.parameters(), clip, total_norm(model, axis))
 
-    return compare_sharded(setting, model.parameters(), gradients, lambda: gathered(model), clip=clip)
+    return compare_sharded(setting, model.parameters(), gradients, lambda: gathered_weights(model), clip=clip)
 
 
 class SplitAttention(nn.Module):
@@ -60,9 +60,9 @@ class SplitAttention(nn.Module):
 
 
 def fused_weights(model: nn.Module) -> Weights:
-    """`weights`, with queries, keys and values under the name of MiniGPT's fused layer."""
+    """`weights`, with queries, keys and values concatenated under the name of MiniGPT's fused layer."""
     split = weights(model)
-    split.pop("output.weight", None)  # listed if the table is not tied: then the embedding's copy is compared
+    split.pop("output.weight", None)  # there if it is not tied; the embedding is compared
     whole = {}
     for name, tensor in split.items():  # query, key and value follow each other
         fused = re.sub(r"\.(query|key|value)\.", ".query_key_value.", name)
@@ -71,19 +71,20 @@ def fused_weights(model: nn.Module) -> Weights:
 
 
 def plan_of_block(between: Placement = REPLICATED) -> dict:
-    """torch's plan for a block; `between` is the placement of the residual stream between the layers."""
+    """torch's plan for a block. between: the placement of the residual stream between the layers."""
     plan = {f"attention.{name}": tp.ColwiseParallel() for name in ("query", "key", "value")} | {
         "attention": tp.PrepareModuleInput(input_layouts=(between, None), desired_input_layouts=(REPLICATED, None)),
         "attention.projection": tp.RowwiseParallel(output_layouts=between),
         "expand": tp.ColwiseParallel(input_layouts=between),
         "projection": tp.RowwiseParallel(output_layouts=between),
     }
-    norms = {} if between == REPLICATED else dict.fromkeys(("attention_norm", "mlp_norm"), tp.SequenceParallel())
-    return plan | norms
+    if between != REPLICATED:
+        plan |= dict.fromkeys(("attention_norm", "mlp_norm"), tp.SequenceParallel())
+    return plan
 
 
 def plan_of_vocabulary(between: Placement = REPLICATED) -> dict:
-    """torch's plan for embedding and output, sharded by the vocabulary: no rank ever has all logits."""
+    """torch's plan for embedding and output, sharded over the vocabulary: no rank has all logits."""
     output = tp.ColwiseParallel(input_layouts=between, output_layouts=Shard(-1), use_local_output=False)
     return {"token_embedding": tp.RowwiseParallel(input_layouts=REPLICATED, output_layouts=between), "output": output}
 
@@ -95,7 +96,7 @@ SEQUENCE_PLAN = {
 
 
 def shard_by_torch(setting: Setting, mesh: DeviceMesh, block_plan: dict, rest_plan: dict | None = None) -> MiniGPT:
-    """Shard the setting's MiniGPT by torch's plans for a block and for the rest."""
+    """The setting's MiniGPT, sharded by torch's plans for each block and, if given, for the rest."""
     model = build_minigpt(setting)
     for block in model.blocks:
         block.attention = SplitAttention(block.attention)
@@ -124,37 +125,38 @@ def plain(setting: Setting, world: World) -> Comparison:
 
 
 def vocabulary(setting: Setting, world: World) -> Comparison:
-    """The tied table sharded as well, and the loss computed from sharded logits."""
+    """The tied matrix is sharded as well, and the loss is computed from sharded logits."""
     return by_torch(setting, world, plan_of_block(), plan_of_vocabulary())
 
 
 def sequence(setting: Setting, world: World) -> Comparison:
-    """Sequence parallel: between the layers each rank keeps some of the tokens, and the norms work on those."""
-    part = Shard(1)
-    return by_torch(setting, world, plan_of_block(part), plan_of_vocabulary(part) | SEQUENCE_PLAN)
+    """Sequence parallel: between the layers each rank has some of the tokens, also in the norms."""
+    token_shards = Shard(1)
+    rest_plan = plan_of_vocabulary(token_shards) | SEQUENCE_PLAN
+    return by_torch(setting, world, plan_of_block(token_shards), rest_plan)
 
 
 TOPIC = "tensor"
-BY_HAND = Rung("tensor: by hand", TOPIC, by_hand, reordered, CUT, fits=with_heads)
-CLIPPED = Rung("tensor: clipping", TOPIC, partial(by_hand, clip=CLIP), reordered, CUT, fits=with_heads)
-VOCABULARY = Rung("tensor: vocabulary", TOPIC, vocabulary, reordered, CUT, fits=with_heads)
+BY_HAND = Rung("tensor: by hand", TOPIC, by_hand, reordered, SHARDED_SUMS, fits=with_heads)
+CLIPPED = Rung("tensor: clipping", TOPIC, partial(by_hand, clip=CLIP), reordered, SHARDED_SUMS, fits=with_heads)
+VOCABULARY = Rung("tensor: vocabulary", TOPIC, vocabulary, reordered, SHARDED_SUMS, fits=with_heads)
 RUNGS = [
     BY_HAND,
     CLIPPED,
-    Rung("tensor: torch", TOPIC, plain, reordered, CUT, fits=with_heads),
+    Rung("tensor: torch", TOPIC, plain, reordered, SHARDED_SUMS, fits=with_heads),
     VOCABULARY,
-    Rung("tensor: sequence", TOPIC, sequence, reordered, CUT, fits=with_tokens),
+    Rung("tensor: sequence", TOPIC, sequence, reordered, SHARDED_SUMS, fits=with_tokens),
     mistake(
         "fused QKV cut as one",
         "fused_as_one",
         BY_HAND,
-        "the fused layer has all queries, then all keys, then all values: cut as one, a rank has rows of no head",
+        "the fused layer is all queries, all keys, all values: sharded as one tensor, a rank gets rows of other heads",
     ),
     mistake(
         "no backward all-reduce",
         "no_backward_sum",
         BY_HAND,
-        "the gradient of a column-parallel layer's input is a sum over the ranks; each goes on with its own part",
+        "the gradient of a column-parallel layer's input is a sum over the ranks; each rank uses only its own part",
     ),
     mistake(
         "bias in each part",
@@ -166,13 +168,13 @@ RUNGS = [
         "clip by the own norm",
         "own_norm",
         CLIPPED,
-        "the norm of what a rank holds is not that of the model, so every rank scales by another factor",
+        "the norm of a rank's shards is not that of the model, so every rank scales by a different factor",
     ),
     mistake(
         "tie not restored",
         "not_tied",
         VOCABULARY,
-        "parallelize_module makes two tables of one, and each gets a part of the gradient",
+        "parallelize_module makes two parameters of the tied one, and each gets only a part of the gradient",
         differs_from=1,
     ),
 ]

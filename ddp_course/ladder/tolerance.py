@@ -1,8 +1,8 @@
-"""Tolerances: the allowed distance of a rung from one process, with its derivation.
+"""Tolerances: how far the weights of a rung may be from those of one process, with a derivation.
 
-No number is fitted to a measurement. Each follows from the roundoff of a dtype, the sizes of the setting and the
-optimizer. Where equality is claimed, a mistake (no all-reduce, a wrong factor, a wrong share) is at least 1,000 times
-as far away, which the tests show by injecting it.
+No tolerance is fitted to a measurement. Each follows from the roundoff of a dtype, the sizes of the setting and the
+optimizer. Where equality is claimed, a mistake (no all-reduce, a wrong factor, a wrong share) leads to a gap of at
+least 1,000 tolerances, which the tests show by injecting it.
 """
 
 import torch
@@ -11,9 +11,9 @@ from ddp_course.ladder.comparison import Comparison
 from ddp_course.ladder.setting import Setting
 
 REORDERED = (
-    "a gradient is a sum over the tokens of an update; in another order it moves by at most one roundoff of float64 a "
+    "a gradient is a sum over the tokens of a step; in another order it changes by at most one roundoff of float64 per "
     "term, in every step; learning rate 0.1 and momentum 0.9 pass on 0.1 / (1 - 0.9) = 1 times that in the end; a "
-    "factor of 10 is left for steps that start from weights which are already apart"
+    "factor of 10 is for steps that start from weights which already differ"
 )
 
 
@@ -22,13 +22,13 @@ def reordered(setting: Setting, comparison: Comparison) -> float:
     return 10 * roundoff(torch.float64) * setting.tokens * setting.steps
 
 
-DIVIDED = (
-    "as for SGD, but AdamW divides by a gradient's own size plus 1e-8: where the true gradient is nothing, rounding is "
+REORDERED_WITH_ADAMW = (
+    "as for SGD, but AdamW divides by a gradient's own size plus 1e-8: where the true gradient is zero, rounding is "
     "magnified by learning rate / 1e-8 in every step"
 )
 
 
-def divided(setting: Setting, comparison: Comparison) -> float:
+def reordered_with_adamw(setting: Setting, comparison: Comparison) -> float:
     """The tolerance for sums in another order, in float64, with AdamW and learning rate 1e-3."""
     return roundoff(torch.float64) * setting.tokens * setting.steps * 1e-3 / 1e-8
 
@@ -39,7 +39,7 @@ def roundoff(dtype: torch.dtype) -> float:
 
 
 def rounded_to(dtype: torch.dtype, times: int):
-    """A tolerance of `times` roundoffs of `dtype`, of the distance that the weights travelled."""
+    """A tolerance function: `times` roundoffs of `dtype`, relative to the distance that the weights travelled."""
 
     def of_distance(setting: Setting, comparison: Comparison) -> float:
         return times * roundoff(dtype) * comparison.distance()

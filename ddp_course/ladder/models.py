@@ -1,6 +1,6 @@
-"""The models of the ladder: the course's MiniGPT, and two others, to show that the result does not depend on it.
+"""The models of the ladder: the course's MiniGPT, and others, to show that the results do not depend on the model.
 
-Each maps tokens and targets, (batch, length), to the loss summed over the targets.
+Each maps tokens and targets, (windows, tokens), to the loss summed over the targets.
 """
 
 from dataclasses import replace
@@ -16,7 +16,7 @@ from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
 
 
 def build(setting: Setting, dtype: torch.dtype = torch.float64, **changes) -> nn.Module:
-    """Build the setting's model from the setting's seed: equal weights on every rank and in every call.
+    """Build the setting's model. The weights depend only on the seed: equal on every rank and in every call.
 
     changes: `dropout`, `activation_checkpointing`; for MiniGPT also `kv_heads`, for the MLP `norm` ("batch", "group").
     """
@@ -30,14 +30,14 @@ def build(setting: Setting, dtype: torch.dtype = torch.float64, **changes) -> nn
 
 
 def build_part_frozen(setting: Setting) -> nn.Module:
-    """Build the setting's model with a frozen first block, which has no gradient to reduce."""
+    """Build the setting's model with a frozen first block, which gets no gradient."""
     model = build(setting)
     model.blocks[0].requires_grad_(False)
     return model
 
 
 def build_minigpt(setting: Setting, **changes) -> MiniGPT:
-    """Build MiniGPT whatever `setting.model` is, for rungs that shard its attention or its layers."""
+    """Build MiniGPT, whatever `setting.model` is, for rungs that shard its attention or its layers."""
     return build(replace(setting, model="minigpt"), **changes)
 
 

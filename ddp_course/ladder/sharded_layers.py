@@ -1,6 +1,6 @@
 """MiniGPT sharded by hand over the ranks of an axis: linear layers by columns or rows, attention by heads.
 
-Notebook 22 explains it. The layers are those of `distributed.tensor_parallel`; rungs about mistakes use wrong ones.
+Notebook 22 explains it. The layers are those of `distributed.tensor_parallel`, or wrong ones for the mistakes.
 """
 
 import torch
@@ -29,8 +29,8 @@ class RowBiased(Row):
         return Leave.apply(F.linear(x, self.weight, self.bias), self.axis.group)
 
 
-def layers(fault: Fault) -> tuple[type[Column], type[Row]]:
-    """The classes of the column- and the row-parallel layer, one of them with the fault."""
+def parallel_layers(fault: Fault) -> tuple[type[Column], type[Row]]:
+    """The classes of the column- and the row-parallel layer; one of them is wrong if the fault is about it."""
     return (
         ColumnUnsummed if fault == "no_backward_sum" else Column,
         RowBiased if fault == "bias_in_each_part" else Row,
@@ -38,12 +38,12 @@ def layers(fault: Fault) -> tuple[type[Column], type[Row]]:
 
 
 class HeadsOfRank(nn.Module):
-    """Attention with this rank's heads: their queries, keys and values, and their columns of the projection."""
+    """Attention with this rank's heads: their rows of the fused QKV layer, and their columns of the projection."""
 
     def __init__(self, whole: Attention, axis: Axis, fault: Fault = "none") -> None:
         super().__init__()
         self.heads = whole.heads // axis.size
-        column, row = layers(fault)
+        column, row = parallel_layers(fault)
         self.query_key_value = column(whole.query_key_value, axis, 1 if fault == "fused_as_one" else 3)
         self.projection = row(whole.projection, axis)
 
@@ -54,17 +54,17 @@ class HeadsOfRank(nn.Module):
         return self.projection(y.transpose(1, 2).flatten(2))
 
 
-def cut_by_hand(model: MiniGPT, axis: Axis, fault: Fault = "none") -> MiniGPT:
-    """Shard attention and MLP of every block over the ranks of the axis; the rest is replicated."""
-    column, row = layers(fault)
+def shard_by_hand(model: MiniGPT, axis: Axis, fault: Fault = "none") -> MiniGPT:
+    """Shard attention and MLP of every block over the axis, in place; the rest is replicated. Returns the model."""
+    column, row = parallel_layers(fault)
     for block in model.blocks:
         block.attention = HeadsOfRank(block.attention, axis, fault)
         block.expand, block.projection = column(block.expand, axis), row(block.projection, axis)
     return model
 
 
-def gathered(model: nn.Module) -> Weights:
-    """All-gather the whole weights in float64 (collective)."""
+def gathered_weights(model: nn.Module) -> Weights:
+    """The unsharded weights in float64 (collective)."""
     whole = weights(model)
     for name, placements in placements_of(model).items():
         whole[name] = all_gather(placements, whole[name])
@@ -72,7 +72,7 @@ def gathered(model: nn.Module) -> Weights:
 
 
 def total_norm(model: nn.Module, axis: Axis) -> Tensor:
-    """The norm of the whole model's gradient: squares of sharded weights are summed over the ranks, others are not."""
+    """The norm of the whole model's gradient (collective): only squares of sharded weights are summed over the axis."""
     placements = placements_of(model)
     squares = torch.zeros(2, dtype=torch.float64)  # of replicated weights, of sharded weights
     for name, parameter in model.named_parameters():
