@@ -45,7 +45,7 @@ class Reference(MixtureGPT):
             mixture.computed = partial(ReplicatedExperts.computed, mixture)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        if isinstance(self.mixtures[0].load, Tensor):
+        if isinstance(self.mixtures[0].load, Tensor):  # not before the first step
             step_router_biases(self.mixtures, (), BIAS_RATE)
         return super().forward(tokens, targets)
 

@@ -4,6 +4,7 @@ import contextlib
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch.distributed as dist
@@ -81,7 +82,7 @@ def leg(
     state = TrainingState({"model": model, "optimizer": optimizer}, identity={"seed": setting.seed})
     if saved := checkpoint.newest_valid(folder):
         state.restore(world, saved)
-    history, active_world = [weights(model)], World(world.rank, world.local_rank, ranks or world.size, world.device)
+    history, active_world = [weights(model)], replace(world, size=ranks or world.size)
     if world.rank < active_world.size:
         replica = DDP(model, process_group=group)
         settle_bucket_order(replica, *global_batch(setting, 0))
