@@ -62,7 +62,7 @@ def torchrun(
                     that processes x threads do not exceed the usable cores
     check           raise if the run does not end with exit code 0; otherwise see `run.exit_code`, `run.timed_out`
     quiet           print nothing
-    show_every      of the lines "step N  loss ...", print those of step 1 and of its multiples; the Run has all lines
+    show_every      of the lines "step N  loss ...", print those where N is 1 or a multiple of this; the Run has all
     torchrun_args   more options for torchrun, such as "--max-restarts=1". With options of several nodes, the ranks in
                     the Run are the local ranks of this node. With "--nnodes=1:2" a variable is set without which no
                     node could join later: see `added_variables`

@@ -46,7 +46,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
             print(f"\nreport: {write_report(options.run_dir)}")
         else:
             print(f"\nstopped; the same command with --run-dir {options.run_dir} goes on")
-            return os.EX_TEMPFAIL  # 75, as the trainers: a scheduler then starts the speedrun again
+            return os.EX_TEMPFAIL  # 75, as in the trainers: a scheduler then starts the speedrun again
     except InputError as error:
         print(f"error: {in_one_line(error)}", file=sys.stderr)
         return 2
