@@ -12,11 +12,13 @@ LISTEN = 2.0  # seconds over which CPU time and bytes are counted
 
 
 def look_at_job(pid: int, server: str | None = None) -> Job:
-    """The job that process `pid` belongs to: torchrun, one of its ranks, or what a rank has started; also the parent of
-    ranks that were started by `multiprocessing`, or one of several that were started by hand.
+    """The job that process `pid` belongs to, observed for LISTEN seconds.
 
+    pid: torchrun, one of its ranks, or a process that a rank has started; the parent of ranks that were started by
+    `multiprocessing`; or one of several ranks that were started by hand.
     server: address of torch's debug server, which knows the collectives that each rank has started.
-    Raises InputError if there is no such process, none of the family is a rank, or no server answers.
+    Raises InputError if there is no such process, no rank is found around it, it has started several jobs, or no server
+    answers.
     """
     try:
         processes = _ranks_around(psutil.Process(pid))
@@ -30,49 +32,58 @@ def look_at_job(pid: int, server: str | None = None) -> Job:
         )
     earlier = _usages(processes)
     time.sleep(LISTEN)
-    now, looked_at = _usages(processes), {}
+    now, by_number = _usages(processes), {}
     for number, process in sorted(processes.items()):
         state = movement.state_of(process, now[number], earlier[number], LISTEN)
-        rank = looked_at[number] = Rank(number, process.pid, state)
+        rank = by_number[number] = Rank(number, process.pid, state)
         if rank.running:
             ranks.look(rank, process)
     if server:
-        debug_server.read(looked_at, server)
-    return Job(looked_at, _world_size(processes), "now")
+        debug_server.read(by_number, server)
+    return Job(by_number, _world_size(processes), "now")
 
 
 def _ranks_around(process: psutil.Process) -> dict[int, psutil.Process]:
+    """{rank: process} of the job around a process; {} if there is none.
+
+    By their environment: the ranks below its launcher; else, if it has RANK itself, those with the same MASTER_ADDR and
+    MASTER_PORT. If that gives fewer than two, by their connections: the first rank, the process or its parent, each
+    with its descendants. Raises InputError if the ranks below the launcher have several parents.
+    """
     environment = _environment(process)
     launcher = process
     while launcher.pid != 1 and "LOCAL_RANK" in _environment(launcher):
         launcher = launcher.parent()
-    family = [] if launcher.pid == 1 else launcher.children(recursive=True)
-    processes = ranks.by_environment(family)
+    descendants = [] if launcher.pid == 1 else launcher.children(recursive=True)
+    processes = ranks.by_environment(descendants)
     launchers = sorted({each.ppid() for each in processes.values()})
     if len(launchers) > 1:
         raise InputError(f"Process {process.pid} has several jobs; attach to one of {', '.join(map(str, launchers))}.")
-    if not processes and "RANK" in environment:  # started by hand: they have the store's port in common
-        everybody = [(each, _environment(each)) for each in psutil.process_iter()]
-        names = ("MASTER_ADDR", "MASTER_PORT")
+    if not processes and "RANK" in environment:  # started by hand
+        environments = ((each, _environment(each)) for each in psutil.process_iter())
         processes = ranks.by_environment(
-            each for each, own in everybody if all(own.get(name) == environment.get(name) for name in names)
+            each for each, other in environments if _store_address(other) == _store_address(environment)
         )
     if len(processes) > 1:
         return processes
-    parent = process.parent()
-    for around in (next(iter(processes.values()), process), process, parent):
-        if around is not None and around.pid != 1:
-            connected = ranks.by_connections([around, *around.children(recursive=True)])
+    for root in (next(iter(processes.values()), process), process, process.parent()):
+        if root is not None and root.pid != 1:
+            connected = ranks.by_connections([root, *root.children(recursive=True)])
             if len(connected) > 1:
                 return connected
     return processes
 
 
 def _environment(process: psutil.Process) -> dict[str, str]:
+    """The variables of a process; {} if this user may not read them, or it is gone."""
     try:
         return process.environ()
     except (psutil.Error, OSError):
         return {}
+
+
+def _store_address(environment: dict[str, str]) -> tuple[str | None, str | None]:
+    return environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
 
 
 def _usages(processes) -> dict[int, movement.Usage]:
@@ -81,5 +92,6 @@ def _usages(processes) -> dict[int, movement.Usage]:
 
 
 def _world_size(processes) -> int:
+    """The largest WORLD_SIZE of the ranks, or their number if that is larger."""
     sizes = [_environment(process).get("WORLD_SIZE", "") for process in processes.values()]
     return max([len(processes), *(int(size) for size in sizes if size.isdigit())])

@@ -1,4 +1,6 @@
-"""Finds the processes that are a job's ranks, by their variables or their connections, and looks at them."""
+"""Finds the processes that are a job's ranks, by their environment or their connections, and looks at them."""
+
+from typing import NamedTuple
 
 import psutil
 
@@ -6,63 +8,79 @@ from ddp_doctor import movement, stacks
 from ddp_doctor.job import Rank
 
 
-def by_environment(processes) -> dict[int, psutil.Process]:
-    """By RANK, those that were started as ranks; what a rank started itself has its variables, too, and is none.
+class _Candidate(NamedTuple):
+    """A process with RANK and WORLD_SIZE in its environment. `variables`: (RANK, WORLD_SIZE, MASTER_PORT)."""
 
-    Where a rank of a job of one has started ranks with variables of their own, those.
+    process: psutil.Process
+    parent_pid: int
+    variables: tuple[int, str, str | None]
+
+
+def by_environment(processes) -> dict[int, psutil.Process]:
+    """{rank: process} of those processes that were started as ranks, according to their environment.
+
+    A process with the same variables as its parent has inherited them, and is not a rank.
+    If a single rank has started processes with other variables, those are the ranks, and it is not.
+    If there are several ranks, processes that they have started are not ranks, whatever their variables.
     """
-    variables = {}
+    candidates = {}
     for process in processes:
         try:
             environment = process.environ()
             if environment.get("RANK", "").isdigit() and environment.get("WORLD_SIZE", "").isdigit():
-                job = environment["WORLD_SIZE"], environment.get("MASTER_PORT")
-                variables[process.pid] = (process, process.ppid(), (int(environment["RANK"]), *job))
+                variables = int(environment["RANK"]), environment["WORLD_SIZE"], environment.get("MASTER_PORT")
+                candidates[process.pid] = _Candidate(process, process.ppid(), variables)
         except (psutil.Error, OSError):
             continue
-    ranks = [each for each in variables.values() if each[2] != variables.get(each[1], (None,) * 3)[2]]
-    inner = [each for each in ranks if each[1] in variables]
-    outer = [each for each in ranks if each[1] not in variables]
-    chosen = inner if inner and len(outer) < 2 else outer
-    return {rank: process for process, _, (rank, *_) in chosen}
+    outer, inner = [], []
+    for candidate in candidates.values():
+        parent = candidates.get(candidate.parent_pid)
+        if parent is None:
+            outer.append(candidate)
+        elif parent.variables != candidate.variables:
+            inner.append(candidate)
+    ranks = inner if inner and len(outer) < 2 else outer
+    return {candidate.variables[0]: candidate.process for candidate in ranks}
 
 
 def by_connections(processes) -> dict[int, psutil.Process]:
-    """Those that are connected with each other, as the ranks of a group are; {} if there are none.
+    """{rank: process} of those processes that have a TCP connection to another of them; {} if none has.
 
-    A rank's number is that in the locals of its stack, else its place among the process ids.
+    The rank is read from the local variables of a process's stack. Unless all have one, and different ones, ranks are
+    counted in the order of the process ids. In `processes` a parent comes before its children.
     """
-    ends: dict[psutil.Process, set] = {}
+    connections: dict[psutil.Process, set] = {}
     for process in processes:
         try:
-            ends[process] = {(each.laddr, each.raddr) for each in process.net_connections("tcp") if each.raddr}
-            ends[process] -= ends.get(process.parent(), set())  # a fork has its parent's
+            connections[process] = {(each.laddr, each.raddr) for each in process.net_connections("tcp") if each.raddr}
+            connections[process] -= connections.get(process.parent(), set())  # a forked process inherits its parent's
         except psutil.Error:
             continue
-    everywhere = {(local, remote): process for process, pairs in ends.items() for local, remote in pairs}
+    process_at = {ends: process for process, own in connections.items() for ends in own}
     connected = [
         process
-        for process, pairs in ends.items()
-        if any(everywhere.get((remote, local), process) != process for local, remote in pairs)
+        for process, own in connections.items()
+        if any(process_at.get((remote, local), process) != process for local, remote in own)
     ]
     connected.sort(key=lambda process: process.pid)
-    numbers = [_number(process.pid) for process in connected]
+    numbers = [_rank_in_stack(process.pid) for process in connected]
     if None in numbers or len(set(numbers)) < len(numbers):
         numbers = range(len(connected))
     return dict(sorted(zip(numbers, connected, strict=True), key=lambda pair: pair[0]))
 
 
-def _number(pid: int) -> int | None:
+def _rank_in_stack(pid: int) -> int | None:
+    """The value of a local variable `rank`, or of `i` in _wrap, in which torch.multiprocessing.spawn starts a rank."""
     _, variables, _ = stacks.stack_of(pid)
     texts = [text for name, text in variables.items() if name == "_wrap.i" or name.endswith(".rank")]
     return next((int(text) for text in texts if text.isdigit()), None)
 
 
 def look(rank: Rank, process: psutil.Process) -> None:
-    """Notes where the process stands, and what it waits for. `rank.state` is known."""
+    """Fills in the rank's pid, stack, local variables and sleep, and what it waits for. `rank.state` must be set."""
     rank.pid, rank.sleeps = process.pid, stacks.sleeps_for(process.pid)
     stack, rank.variables, rank.stack_problem = stacks.stack_of(process.pid, rank.state == "stopped")
-    rank.stack = stack or rank.stack  # else what the recorder saw from inside
+    rank.stack = stack or rank.stack  # without one from py-spy, the recorder's last one stays
     in_subprocess = any(frame.file.endswith("/subprocess.py") for frame in rank.stack)
     if rank.state in ("waiting", "transferring") and not rank.waits_for_peers():
         rank.waits_for = movement.waits_for(process, in_subprocess)

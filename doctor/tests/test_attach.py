@@ -1,4 +1,4 @@
-"""`attach` looks at a job from outside: all its stacks, who waits and who does not, and leaves it alone."""
+"""`attach` finds a job's ranks, reads their stacks, names the rank to blame, and leaves the job running."""
 
 import os
 import socket
@@ -16,7 +16,7 @@ from ddp_doctor.launch.supervise import RUN_VARIABLE, sweep, tagged
 from ddp_doctor.page import page
 from ddp_doctor.ranks import by_environment
 
-torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 HANGS = """
 import signal, sys
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_the_debug_server_of_torch_tells_the_collectives(tmp_path):
     body = HANGS.replace("\n", "\n    ")
     script.write_text(f"if __name__ == '__main__':\n    {serves}\n    {body}")  # the server may import this file
     job = subprocess.Popen(
-        [*torchrun, str(script), str(tmp_path)], env={**os.environ, RUN_VARIABLE: tag, "OMP_NUM_THREADS": "1"}
+        [*TORCHRUN, str(script), str(tmp_path)], env={**os.environ, RUN_VARIABLE: tag, "OMP_NUM_THREADS": "1"}
     )
     try:
         while not (tmp_path / "rank_0").exists() or not (tmp_path / "rank_1").exists():
@@ -61,7 +61,10 @@ def test_the_debug_server_of_torch_tells_the_collectives(tmp_path):
 
 
 def look_until_still(pid, looks=30):
-    """On a busy machine a rank reads files on its way into the call where it will wait, and so is at work."""
+    """Looks up to `looks` times, until the verdict is not "running"; returns the job and the verdict.
+
+    On a busy machine a rank still works, reading files, on its way into the call where it will wait.
+    """
     for _ in range(looks):
         snapshot = look_at_job(pid)
         verdict = diagnose(snapshot)
@@ -75,7 +78,7 @@ def test_a_job_that_hangs_now(tmp_path):
     script.write_text(HANGS)
     tag = uuid.uuid4().hex
     job = subprocess.Popen(
-        [*torchrun, str(script), str(tmp_path)], env={**os.environ, RUN_VARIABLE: tag, "OMP_NUM_THREADS": "1"}
+        [*TORCHRUN, str(script), str(tmp_path)], env={**os.environ, RUN_VARIABLE: tag, "OMP_NUM_THREADS": "1"}
     )
     try:
         while not (tmp_path / "rank_0").exists() or not (tmp_path / "rank_1").exists():
@@ -106,7 +109,7 @@ def test_a_job_that_hangs_now(tmp_path):
         ("Error: Failed to find python version", "could not read process 7: Error: Failed to find python version"),
     ],
 )
-def test_a_process_that_py_spy_may_not_read_is_said_in_a_sentence(tmp_path, monkeypatch, message, says):
+def test_a_stack_that_py_spy_cannot_read_is_a_sentence(tmp_path, monkeypatch, message, says):
     refuses = tmp_path / "py-spy"
     refuses.write_text(f"#!/bin/sh\necho '{message}' >&2\nexit 1\n")
     refuses.chmod(0o755)
@@ -115,7 +118,7 @@ def test_a_process_that_py_spy_may_not_read_is_said_in_a_sentence(tmp_path, monk
     assert frames == () and says in problem and len(problem.splitlines()) == 1
 
 
-def test_a_process_that_is_gone():
+def test_the_stack_of_a_process_that_is_gone():
     process = psutil.Popen([sys.executable, "-c", ""])
     process.wait()
     assert stacks.stack_of(process.pid)[2]
@@ -144,7 +147,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("start", ["spawn", "by hand"])
-def test_ranks_that_torchrun_has_not_started(tmp_path, start):
+def test_ranks_without_torchrun(tmp_path, start):
     script, tag = tmp_path / "steps.py", uuid.uuid4().hex
     script.write_text(STEPS)
     variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": tag, "WORLD_SIZE": "2", RUN_VARIABLE: tag}
