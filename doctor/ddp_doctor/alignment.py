@@ -1,7 +1,7 @@
-"""Finds the first collective that one rank started and another did not.
+"""Finds the first collective in which the ranks differ.
 
-Sequence numbers cannot tell: after a skipped collective of equal size each one pairs with its neighbour, and only the
-last is left over. So the ranks' lists are aligned by the source lines that started the collectives.
+Sequence numbers do not show it: after a skipped collective of equal size, each later one pairs with its neighbour, and
+only the last is left over. So the ranks' lists are aligned by the source lines that started the collectives.
 """
 
 from collections import Counter
@@ -12,7 +12,7 @@ from ddp_doctor import source_lines
 from ddp_doctor.history import Collective, History
 
 SAME_SIZE_EVERYWHERE = {"all_reduce", "broadcast", "reduce", "all_gather_single", "all_gather_base"}
-AHEAD = 40  # collectives looked at from the first that differs
+LOOKAHEAD = 40  # collectives compared, from the first that differs
 ALIKE_IN_A_ROW = 3  # equal collectives after which two lists count as aligned again
 
 
@@ -37,9 +37,14 @@ class Difference:
 
 
 def differences(histories: Mapping[int, History], members: Mapping[str, tuple[int, ...]]) -> list[Difference]:
-    """The first difference in each process group, the default group's first. `members`: group -> its ranks."""
+    """The first difference in each process group that has one, the default group's first.
+
+    histories: by rank. members: group -> its ranks; for a group without them, the ranks that used it, or in the
+    default group all.
+    """
     groups = sorted(
-        {group for history in histories.values() for group in history.collectives}, key=lambda g: (g != "0", g)
+        {group for history in histories.values() for group in history.collectives},
+        key=lambda group: (group != "0", group),
     )
     first_differences = []
     for group in groups:
@@ -49,13 +54,13 @@ def differences(histories: Mapping[int, History], members: Mapping[str, tuple[in
             {rank: histories[rank].collectives.get(group, ()) for rank in ranks},
             all(histories[rank].whole for rank in ranks),
         )
-        if len(lists) > 1 and (difference := _first(group, lists)):
+        if len(lists) > 1 and (difference := _first_difference(group, lists)):
             first_differences.append(difference)
     return first_differences
 
 
 def _from_a_common_start(lists, whole):
-    """Cuts histories that have lost entries to the first number that all have; else compares them by position."""
+    """The lists, cut to begin at the first number that all have; as they are if `whole`, or if one is empty."""
     if whole or not all(lists.values()):
         return lists
     first = max(collectives[0].number for collectives in lists.values())
@@ -65,37 +70,40 @@ def _from_a_common_start(lists, whole):
     }
 
 
-def key(collective: Collective, lined: bool = True):
-    """Two ranks started the same collective if their keys are equal. `lined`: the source lines count, too."""
-    return collective.name, _shape(collective), collective.lines if lined else ()
+def key(collective: Collective, with_lines: bool = True):
+    """What two collectives have in common if they are the same one: name, sizes and types, and the source lines."""
+    return collective.name, _sizes_and_types(collective), collective.lines if with_lines else ()
 
 
-def _shape(collective: Collective):
+def _sizes_and_types(collective: Collective):
     """None where ranks may differ: only the root of a scatter or gather has tensors; all-to-all may send any sizes."""
     return (collective.sizes, collective.dtypes) if collective.name in SAME_SIZE_EVERYWHERE else None
 
 
-def _first(group, lists) -> Difference | None:
-    k, longest = 0, max(map(len, lists.values()))
+def _first_difference(group, lists) -> Difference | None:
+    """The first difference in `lists`, rank -> its collectives of the group; None if there is none.
+
+    Where they differ, a rank of the majority (`norm`) is compared with one that is not of it (`odd`).
+    """
     # A rank that died in its first second may have left no stacks.
-    lined = all(collective.stack for collectives in lists.values() for collective in collectives)
-    while k < longest:
+    with_lines = all(collective.stack for collectives in lists.values() for collective in collectives)
+    for position in range(max(map(len, lists.values()))):
         keys = {
-            rank: key(collectives[k], lined) if k < len(collectives) else None for rank, collectives in lists.items()
+            rank: key(collectives[position], with_lines) if position < len(collectives) else None
+            for rank, collectives in lists.items()
         }
         if len(set(keys.values())) == 1:
-            k += 1
             continue
         counts = Counter(keys.values())
         usual = max((candidate for candidate in counts if candidate is not None), key=counts.get)
-        if counts[None] > counts[usual]:  # most have ended: then it is one too many, and named all the same
+        if counts[None] > counts[usual]:  # most ranks have started no more: the odd one has started one too many
             usual = None
         norm = next(rank for rank in keys if keys[rank] == usual)
         odd = next(rank for rank in keys if keys[rank] != usual)
-        last_shared = lists[norm][k - 1] if k else None
-        result = _pair(lists[norm][k : k + AHEAD], lists[odd][k : k + AHEAD], last_shared, lined)
+        last_shared = lists[norm][position - 1] if position else None
+        compared = slice(position, position + LOOKAHEAD)
+        result = _compare(lists[norm][compared], lists[odd][compared], last_shared, with_lines)
         if result is None:
-            k += 1
             continue
         kind, side, collective, other, instead = result
         as_norm = tuple(rank for rank in lists if keys[rank] == keys[norm])
@@ -105,25 +113,26 @@ def _first(group, lists) -> Difference | None:
     return None
 
 
-def _pair(norm, odd, last_shared, lined):
-    """(kind, which list has it, the collective, the other's, what the other started instead) for two lists that part.
+def _compare(norm, odd, last_shared, with_lines):
+    """(kind, side, collective, other, instead) of two lists whose first collectives differ, as in Difference.
 
-    None if the first of both are one collective, started from two branches. last_shared: the last before they part.
+    side: "norm" or "odd", the list that has `collective`. last_shared: the collective before the two lists, or None.
+    Returns None if the first of both are one collective, started from two branches of the script.
     """
     if not norm:
         return "missing", "odd", odd[0], None, None
     if not odd:
         return "missing", "norm", norm[0], None, None
-    left, right = [key(collective, lined) for collective in norm], [key(collective, lined) for collective in odd]
+    norm_keys, odd_keys = ([key(collective, with_lines) for collective in side] for side in (norm, odd))
     norm_first, odd_first = norm[0], odd[0]
-    if _swapped(left, right):
+    if _swapped(norm_keys, odd_keys):
         return "order", "norm", norm_first, odd_first, None
     if norm_first.lines == odd_first.lines or not (norm_first.stack and odd_first.stack):
         return "unlike", "norm", norm_first, odd_first, None
-    skipped_by_odd, skipped_by_norm = _goes_on(left, right), _goes_on(right, left)
-    if skipped_by_odd == skipped_by_norm:  # the lists alone do not tell
-        alike = key(norm_first, lined=False) == key(odd_first, lined=False)
-        if not skipped_by_odd and alike and _by_rank(norm_first) == _by_rank(odd_first):
+    skipped_by_odd, skipped_by_norm = _matches_later(norm_keys, odd_keys), _matches_later(odd_keys, norm_keys)
+    if skipped_by_odd == skipped_by_norm:  # the lists alone do not show which rank has skipped
+        alike = key(norm_first, with_lines=False) == key(odd_first, with_lines=False)
+        if not skipped_by_odd and alike and _depends_on_rank(norm_first) == _depends_on_rank(odd_first):
             return None
         skipped_by_norm = _comes_first(odd_first, norm_first, last_shared)
     if skipped_by_norm:
@@ -131,20 +140,20 @@ def _pair(norm, odd, last_shared, lined):
     return "missing", "norm", norm_first, None, odd_first
 
 
-def _goes_on(longer, shorter):
+def _matches_later(longer, shorter):
     """Do the lists match again once the first few of `longer` are left out? A single equal pair is no match."""
     rests = (longer[left_out : left_out + ALIKE_IN_A_ROW] for left_out in range(1, len(longer)))
     return any(len(rest) > 1 and rest == shorter[: len(rest)] for rest in rests)
 
 
 def _swapped(left, right):
-    """The same few collectives in another order, and then on together."""
+    """Do both lists begin with the same two to eight collectives in another order, and then have the same one?"""
     lengths = range(2, min(8, len(left), len(right)) + 1)
     return any(Counter(left[:n]) == Counter(right[:n]) and left[n : n + 1] == right[n : n + 1] for n in lengths)
 
 
-def _by_rank(collective: Collective) -> bool:
-    return source_lines.speaks_of_rank(source_lines.decisive(collective.own))
+def _depends_on_rank(collective: Collective) -> bool:
+    return source_lines.depends_on_rank(source_lines.deciding_condition(collective.own))
 
 
 def _comes_first(left: Collective, right: Collective, last_shared: Collective | None) -> bool:
@@ -153,8 +162,8 @@ def _comes_first(left: Collective, right: Collective, last_shared: Collective | 
     A collective under a condition on the rank comes first; then one in the loop of `last_shared` that the other rank
     has left (also a loop of a function that both called); then the next line below `last_shared`.
     """
-    if _by_rank(left) != _by_rank(right):
-        return _by_rank(left)
+    if _depends_on_rank(left) != _depends_on_rank(right):
+        return _depends_on_rank(left)
     if last_shared is None or not (last_shared.own and left.own and right.own):
         return left.lines[::-1] < right.lines[::-1]
     stacks = [each.lines[::-1] for each in (last_shared, left, right)]  # from the outermost line in
@@ -172,11 +181,15 @@ def _comes_first(left: Collective, right: Collective, last_shared: Collective | 
 
 
 def _innermost_loop(file: str, line: int) -> tuple[int, int]:
+    """First and last line of the innermost loop around a line; (0, -1), which holds no line, if there is none."""
     return next(iter(source_lines.loops_around(file, line)), (0, -1))
 
 
 def _stays_in_the_call(stack, earlier, level):
-    """Do two collectives come from one call at `level` of their stacks, in a loop of what was called?"""
+    """Has `stack` the same call at `level` as `earlier`, and does it go on in a loop that `earlier` was in below it?
+
+    Stacks of (file, line), outermost first.
+    """
     if stack[level] != earlier[level]:
         return False
     for (file, line), now in zip(earlier[level + 1 :], stack[level + 1 :], strict=False):

@@ -1,20 +1,21 @@
-"""Why a job has ended: the first cause in time, apart from the errors of those that only lost a peer."""
+"""The verdict on a job that has ended: the first cause in time; a rank that only lost its peer is no cause."""
 
 import re
 import signal
 from dataclasses import replace
 
 from ddp_doctor import words
-from ddp_doctor.history import Collective, History, with_call
+from ddp_doctor.history import Collective, History, user_frames, with_call
 from ddp_doctor.job import Job, Rank
 from ddp_doctor.launch.first_failure import STOPPED, shortened
-from ddp_doctor.parted import parted
+from ddp_doctor.mismatch import collective_mismatch
 from ddp_doctor.still import roots_differ
 from ddp_doctor.verdict import CURES, Verdict, error_at, innermost, only_lost_contact, stands
 
-OTHER_SIZES = "appears not to match sizes of the same param"
+EXPECTED_SIGNALS = (signal.SIGABRT, signal.SIGTERM)  # of ranks that gloo or a C++ error aborts, or torchrun ends
+PARAMETER_SIZES_TEXT = "appears not to match sizes of the same param"
 TIMEOUT_TEXT = re.compile(r"Timed out waiting (\d+)\s?ms|Timeout\(ms\)=(\d+)|timeout after (\d+)\s?ms")
-# A rank may also come to know it by the connection to its worker, which is then gone.
+# A rank may also notice the loss of a worker by an error in its connection to it.
 WORKER_TEXT = re.compile(
     r"DataLoader worker.*?(\d+)\W+(?:is killed by signal: ([\w ]+)|exited)"
     r"|^(?:ConnectionResetError|ConnectionRefusedError|BrokenPipeError|EOFError)"
@@ -26,50 +27,58 @@ MODELS_TEXT = re.compile(
 
 
 def after_the_end(job: Job) -> Verdict:
-    texts = {number: rank.error.text for number, rank in job.ranks.items() if rank.error}
+    """The verdict on a job whose `ended` is "well" or "failed"."""
     if job.ended == "well":
-        return parted(job) or Verdict("well", (), f"the job ended well: {len(job.ranks)} ranks, exit code 0")
+        well = Verdict("well", (), f"the job ended well: {len(job.ranks)} ranks, exit code 0")
+        return collective_mismatch(job) or well
     if all(rank.exit_code == STOPPED for rank in job.ranks.values()):
         return Verdict("stopped", (), f"the job was asked to stop: all ranks left before its end, exit code {STOPPED}")
     if late := _timed_out(job):
         return late
-    if aborted := [number for number, text in texts.items() if SIZE_TEXT in text]:
-        return _sizes(job, aborted[0])
+    if aborted := [number for number, rank in job.ranks.items() if rank.error and SIZE_TEXT in rank.error.text]:
+        return _size_mismatch(job, aborted[0])
     causes = {number: rank for number, rank in job.ranks.items() if rank.error and not rank.error.symptom}
     killed = [
-        number for number, rank in job.ranks.items() if (rank.exit_code or 0) < 0 and -rank.exit_code not in _COMMON
+        number
+        for number, rank in job.ranks.items()
+        if (rank.exit_code or 0) < 0 and -rank.exit_code not in EXPECTED_SIGNALS
     ]
-    if killed and not any(_earlier(rank, job.ranks[killed[0]]) for rank in causes.values()):
+    if killed and not any(_failed_earlier(rank, job.ranks[killed[0]]) for rank in causes.values()):
         return _by_signal(job, killed[0])
     if causes:
-        models = any(MODELS_TEXT.search(rank.error.text) or OTHER_SIZES in rank.error.text for rank in causes.values())
-        if models and len({rank.call() for rank in job.ranks.values()}) > 1 and (verdict := parted(job)):
-            return verdict  # one of them had skipped a collective, and met the others' in DDP's constructor
+        texts = [rank.error.text for rank in causes.values()]
+        different_models = any(MODELS_TEXT.search(text) or PARAMETER_SIZES_TEXT in text for text in texts)
+        if different_models and len({rank.call() for rank in job.ranks.values()}) > 1:
+            # If a rank has skipped a collective, that meets one of DDP's constructor, which then fails with this error.
+            if verdict := collective_mismatch(job):
+                return verdict
         return by_error(job, causes)
-    if verdict := _barrier_says(job, texts) or parted(job) or _never_came_to_init(job) or _left(job):
-        return verdict
+    for verdict_on in (_monitored_barrier, collective_mismatch, _never_came_to_init, _left):
+        if verdict := verdict_on(job):
+            return verdict
     for number, rank in job.ranks.items():
         if (rank.exit_code or 0) > 0 and rank.exit_call and rank.error is None:
-            frame = innermost([each for each in rank.exit_call[1] if each.is_own()])
+            frame = innermost(user_frames(rank.exit_call[1]))
             return Verdict("left", (number,), f"rank {number} {stands(rank)}{only_lost_contact(job, number)}", frame)
         if rank.exit_code == -signal.SIGABRT:
             return _aborted(job, number)
-    if job.first is not None:
-        rank = job.ranks[job.first]
+    if job.failed_rank is not None:
+        rank = job.ranks[job.failed_rank]
         frame = innermost(rank.error.stack if rank.error and rank.error.stack else rank.own)
-        return Verdict("failed", (job.first,), job.first_text.partition("\n")[0], frame)
+        return Verdict("failed", (job.failed_rank,), job.failure_text.partition("\n")[0], frame)
     lines = job.launcher_text.strip().splitlines() or ["it printed nothing"]
     return Verdict("launcher", (), f"torchrun failed before any rank was to blame: {lines[-1].strip()}")
 
 
-def _sizes(job: Job, number: int) -> Verdict:
-    """gloo aborts where it gets more bytes than it has room for: because of sizes, types, roots, or another collective.
+def _size_mismatch(job: Job, number: int) -> Verdict:
+    """The verdict where gloo has aborted rank `number`, which received more bytes than its tensor has.
 
-    It ends the process at once, so a backward pass may be missing in its records, but not in its stack.
+    Causes: tensors of other sizes or types, other roots, or two different collectives. gloo ends the process at once,
+    so the collective of a backward pass may be missing in the records; then it is added from the stack.
     """
     for each in job.ranks.values():
         each.history = _with_backward(each)
-    if verdict := parted(job):
+    if verdict := collective_mismatch(job):
         if verdict.kind == "missing":
             sentence = f"{verdict.sentence}; so two different collectives met, and gloo aborted over their sizes"
             verdict = replace(verdict, sentence=sentence)
@@ -85,6 +94,7 @@ def _sizes(job: Job, number: int) -> Verdict:
 
 
 def _with_backward(rank: Rank) -> History:
+    """The rank's history, with an all-reduce added if its stack is in a backward pass that the history lacks."""
     stack = rank.error.stack if rank.error and rank.error.stack else rank.stack
     collective = Collective(0, "0", "all_reduce", (), (), stack, time=2**63)
     last = rank.history.newest
@@ -94,7 +104,7 @@ def _with_backward(rank: Rank) -> History:
 
 
 def _changed_on_one_rank(job: Job) -> Verdict | None:
-    """The one rank whose last collective is of another size or type than all that it started on that line before."""
+    """The verdict if exactly one rank's last collective has sizes or types that it never had on that line before."""
     changed = []
     for number, rank in job.ranks.items():
         last = rank.history.newest
@@ -113,19 +123,18 @@ def _changed_on_one_rank(job: Job) -> Verdict | None:
     return Verdict("unlike", (number,), sentence, innermost(last.own), CURES["unlike"])
 
 
-_COMMON = (signal.SIGABRT, signal.SIGTERM)  # how a rank ends that was told to, or that gloo aborted
-
-
-def _earlier(rank: Rank, other: Rank) -> bool:
+def _failed_earlier(rank: Rank, other: Rank) -> bool:
+    """Is the error of `rank` known to be earlier than that of `other`?"""
     times = [each.error and each.error.when for each in (rank, other)]
     return all(times) and times[0] < times[1]
 
 
 def _by_signal(job: Job, number: int) -> Verdict:
+    """The verdict on a rank that a signal has killed."""
     rank = job.ranks[number]
     name = signal.Signals(-rank.exit_code).name
     lost = only_lost_contact(job, number)
-    # A look from before its first collective, or from before the group in which others lost it, names a wrong line.
+    # A stack that was recorded before the rank's first collective, or before its group, is out of date.
     collective, group = rank.history.newest, rank.group_size or rank.has_started_a_collective
     if rank.recorded and not rank.progress and not rank.crash_stack and (collective or lost and not group):
         rank = replace(rank, stack=())
@@ -135,23 +144,24 @@ def _by_signal(job: Job, number: int) -> Verdict:
 
 
 def by_error(job: Job, causes: dict[int, Rank]) -> Verdict:
-    number = min(causes, key=lambda number: (causes[number].error.when or float("inf"), number != job.first, number))
+    """The verdict on the earliest error of `causes`, the ranks with an error that is no symptom."""
+    number = min(causes, key=lambda each: (causes[each].error.when or float("inf"), each != job.failed_rank, each))
     rank = causes[number]
     error = rank.error
-    own = [each for each in error.stack if each.is_own()] or list(error.stack[:1])
-    frame = own[0] if own else innermost(rank.own)
-    same = tuple(each for each in causes if causes[each].error.text == error.text)
+    frames = user_frames(error.stack) or error.stack[:1]
+    frame = innermost(frames or rank.own)
+    ranks_with_it = tuple(each for each in causes if causes[each].error.text == error.text)
     headline = shortened(error.text)
     if match := MODELS_TEXT.search(error.text):
-        a, first, b, second = map(int, match.groups())
-        (a, first), (b, second) = sorted([(a, first), (b, second)])
-        headline = f"the ranks built different models: rank {a} has {first} parameters, rank {b} has {second}"
-        headline += f"; DistributedDataParallel refuses them, {error_at(frame)}"
-        return Verdict("models", (b,), headline, frame, CURES["models"])
+        rank_a, size_a, rank_b, size_b = map(int, match.groups())
+        (low, low_size), (high, high_size) = sorted([(rank_a, size_a), (rank_b, size_b)])
+        headline = f"the ranks built different models: rank {low} has {low_size} parameters, "
+        headline += f"rank {high} has {high_size}; DistributedDataParallel refuses them, {error_at(frame)}"
+        return Verdict("models", (high,), headline, frame, CURES["models"])
     if worker := WORKER_TEXT.search(error.text):
         if worker[1] or any("/torch/utils/data/" in each.file for each in error.stack):
             return _dead_worker(job, number, worker[1], worker[2])
-    if OTHER_SIZES in error.text:
+    if PARAMETER_SIZES_TEXT in error.text:
         headline = f"the ranks built different models: {headline}"
         return Verdict("models", (number,), f"{headline}, {error_at(frame)}", frame, CURES["models"])
     if "EADDRINUSE" in error.text or "address already in use" in error.text.lower():
@@ -159,44 +169,50 @@ def by_error(job: Job, causes: dict[int, Rank]) -> Verdict:
         headline = f"rank {number} could not listen on port {port[1] if port else '?'}, which another process has, "
         return Verdict("port", (number,), headline + error_at(frame), frame, CURES["port"])
     if "Expected to have finished reduction in the prior iteration" in error.text:
-        blamed = _unused(causes) or {number: ""}
-        several = "; ".join(f"rank {each} left out {text}" for each, text in blamed.items() if text)
-        headline = f"parameters got no gradient in the step before: {several or 'their numbers stand in the error'}"
+        blamed = _unused_parameters(causes) or {number: ""}
+        indices = "; ".join(f"rank {each} left out {text}" for each, text in blamed.items() if text)
+        headline = f"parameters got no gradient in the step before: {indices or 'their numbers stand in the error'}"
         return Verdict(
             "unused", tuple(blamed), f"{headline}; DDP says so one step late, {error_at(frame)}", frame, CURES["unused"]
         )
     twice = "marked as ready twice" in error.text or "mark a variable ready only once" in error.text
     kind = "ready twice" if twice else "error"
-    if len(same) == len(job.ranks) and len(same) > 1:
-        return Verdict(kind, same, f"every rank raised {headline}, {error_at(frame)}", frame)
-    sentence = f"{words.ranks(same)} raised {headline}, {error_at(frame)}{words.condition(tuple(own))}"
+    if len(ranks_with_it) == len(job.ranks) and len(ranks_with_it) > 1:
+        return Verdict(kind, ranks_with_it, f"every rank raised {headline}, {error_at(frame)}", frame)
+    sentence = f"{words.ranks(ranks_with_it)} raised {headline}, {error_at(frame)}{words.condition(frames)}"
     if rank.exit_code == -signal.SIGABRT:
         sentence = f"rank {number} aborted: {headline}; it {stands(rank)}"
-    return Verdict(kind, same, sentence + only_lost_contact(job, *same), frame)
+    return Verdict(kind, ranks_with_it, sentence + only_lost_contact(job, *ranks_with_it), frame)
 
 
 def _dead_worker(job: Job, number: int, pid: str | None, signal_name: str | None) -> Verdict:
-    """A worker that crashes leaves its stack where this rank would leave its own; one that is killed leaves none."""
+    """The verdict on a DataLoader worker that is gone: crashed, which leaves a stack in `crash_stack`, or killed."""
     rank = job.ranks[number]
-    own = [frame for frame in rank.crash_stack if frame.is_own()]
-    frames = own or [frame for frame in rank.error.stack if frame.is_own()]
-    how = "crashed" if own else "ended without a word, as one that is killed does"
+    crashed_in = user_frames(rank.crash_stack)
+    frames = crashed_in or user_frames(rank.error.stack)
+    how = "crashed" if crashed_in else "ended without a word, as one that is killed does"
     how = f"was killed by a signal ({signal_name})" if signal_name else how
     sentence = f"a DataLoader worker of rank {number} {f'(process {pid}) ' if pid else ''}{how}"
-    sentence += f"; it stood in {words.code_at(own[0])}" if own else ""
-    sentence += f"; rank {number} noticed it {error_at(innermost(frames))}" if frames and not own else ""
-    cure = CURES["crash" if own else "worker"]
+    if crashed_in:
+        sentence += f"; it stood in {words.code_at(crashed_in[0])}"
+    elif frames:
+        sentence += f"; rank {number} noticed it {error_at(frames[0])}"
+    cure = CURES["crash" if crashed_in else "worker"]
     return Verdict("worker", (number,), sentence + only_lost_contact(job, number), innermost(frames), cure)
 
 
-def _unused(causes: dict[int, Rank]) -> dict[int, str]:
+def _unused_parameters(causes: dict[int, Rank]) -> dict[int, str]:
+    """{rank: "parameters 2 3"}, as DDP's errors name them; {} if they name none."""
     texts = "\n".join(rank.error.text for rank in causes.values())
     named = re.findall(r"did not receive grad for rank (\d+): ([\d ]+)", texts)
     return {int(number): f"parameters {' '.join(indices.split())}" for number, indices in named}
 
 
 def _timed_out(job: Job) -> Verdict | None:
-    """A rank that came to a collective when another's patience in it had run out, or was still at work then."""
+    """The verdict on ranks that started a collective after another rank's timeout in it, or were still at work then.
+
+    None if the first error is no timeout, or no such rank is known.
+    """
     errors = {number: rank.error for number, rank in job.ranks.items() if rank.error and rank.error.when}
     if not errors:
         return None
@@ -207,10 +223,10 @@ def _timed_out(job: Job) -> Verdict | None:
         return None
     late = {}
     for number, rank in job.ranks.items():
-        theirs = rank.history.newest
-        joined = theirs and (theirs.number, theirs.lines) == (collective.number, collective.lines)
-        if joined and theirs.time / 1e9 > errors[first].when - 0.5:
-            late[number] = f"came to it {(theirs.time - collective.time) / 1e9:.0f} s later"
+        newest = rank.history.newest
+        joined = newest and (newest.number, newest.lines) == (collective.number, collective.lines)
+        if joined and newest.time / 1e9 > errors[first].when - 0.5:
+            late[number] = f"came to it {(newest.time - collective.time) / 1e9:.0f} s later"
         elif rank.busy and not joined and number != first:
             late[number] = f"was still at work{f' in {words.code_at(rank.own[0])}' if rank.own else ''}"
     if not late:
@@ -224,38 +240,39 @@ def _timed_out(job: Job) -> Verdict | None:
     return Verdict("timeout", tuple(late), sentence, innermost(collective.own), CURES["timeout"])
 
 
-def _barrier_says(job: Job, texts) -> Verdict | None:
-    """monitored_barrier names who did not come."""
-    for number, text in texts.items():
+def _monitored_barrier(job: Job) -> Verdict | None:
+    """The verdict on the ranks that the error of monitored_barrier names; None without such an error."""
+    for number, rank in job.ranks.items():
+        text = rank.error.text if rank.error else ""
         if match := re.search(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier", text):
             absent = tuple(int(digits) for digits in re.findall(r"\d+", match[1]))
-            rank, known = job.ranks[number], [job.ranks[each] for each in absent if each in job.ranks]
-            own = [each for each in rank.error.stack if each.is_own()] or list(rank.own)
+            known = [job.ranks[each] for each in absent if each in job.ranks]
+            frames = user_frames(rank.error.stack) or rank.own
             sentence = f"{words.ranks(absent)} never came to monitored_barrier, which rank {number} called "
-            sentence += words.where(own)
+            sentence += words.where(frames)
             sentence += f"; rank {absent[0]} {stands(known[0])}" if known else ""
-            return Verdict("missing", absent, sentence, innermost(own), CURES["missing"])
+            return Verdict("missing", absent, sentence, innermost(frames), CURES["missing"])
     return None
 
 
 def _never_came_to_init(job: Job) -> Verdict | None:
-    """Some lost contact, or patience, inside init_process_group, and others never were there."""
-    there = tuple(
+    """The verdict on ranks that did not call init_process_group, in which others failed; None if there are none."""
+    callers = tuple(
         number
         for number, rank in job.ranks.items()
         if rank.error and rank.error.symptom and any(each.function == "init_process_group" for each in rank.error.stack)
     )
-    others = tuple(number for number in job.ranks if number not in there)
-    if not there or not others or any(rank.has_started_a_collective for rank in job.ranks.values()):
+    absent = tuple(number for number in job.ranks if number not in callers)
+    if not callers or not absent or any(rank.has_started_a_collective for rank in job.ranks.values()):
         return None
-    own = [each for each in job.ranks[there[0]].error.stack if each.is_own()]
-    sentence = f"{words.ranks(others)} never came to init_process_group, which {words.ranks(there)} called "
-    sentence += f"{words.where(own)}; {words.ranks(others[:1])} {stands(job.ranks[others[0]])}"
-    return Verdict("init", others, sentence, innermost(own), CURES["init"])
+    frames = user_frames(job.ranks[callers[0]].error.stack)
+    sentence = f"{words.ranks(absent)} never came to init_process_group, which {words.ranks(callers)} called "
+    sentence += f"{words.where(frames)}; {words.ranks(absent[:1])} {stands(job.ranks[absent[0]])}"
+    return Verdict("init", absent, sentence, innermost(frames), CURES["init"])
 
 
 def _left(job: Job) -> Verdict | None:
-    """A rank that was gone with exit code 0 while others still waited."""
+    """The verdict on ranks that ended with exit code 0 while others needed them; None if there are none."""
     victims = [number for number, rank in job.ranks.items() if rank.error and rank.error.symptom]
     gone = tuple(number for number, rank in job.ranks.items() if rank.exit_code == 0 and not rank.error)
     if not victims or not gone:
@@ -264,10 +281,11 @@ def _left(job: Job) -> Verdict | None:
     frames = rank.exit_call[1] if rank.exit_call else rank.stack
     sentence = f"{words.ranks(gone)} {stands(rank)}, while {words.ranks(victims)} still needed "
     sentence += words.verb(gone, "it", "them") + only_lost_contact(job, *gone)
-    return Verdict("left", gone, sentence, innermost([each for each in frames if each.is_own()]), CURES["missing"])
+    return Verdict("left", gone, sentence, innermost(user_frames(frames)), CURES["missing"])
 
 
 def _aborted(job: Job, number: int) -> Verdict:
+    """The verdict on a rank that ended by SIGABRT without a known error."""
     rank = job.ranks[number]
     if "terminate called without an active exception" in "\n".join(rank.last_lines):
         sentence = f"the work was done, and rank {number} aborted while Python ended: a thread of gloo was still alive"

@@ -45,13 +45,14 @@ class Frame:
 class Collective:
     """One collective that a rank has started.
 
-    number   its number in its group, as torch counts; gloo also counts point-to-point messages there
+    number   its sequence number in its group, from 1; gloo also counts point-to-point messages
     group    name of the process group; "0" is the default one
     name     such as "all_reduce"
-    sizes    of the inputs, one tuple a tensor; dtypes beside them
-    stack    frames from the innermost out
-    time     nanoseconds since the epoch, 0 if unknown
-    root     of a broadcast, a gather and the like, where the recorder has noted it
+    sizes    of the inputs, one tuple per tensor
+    dtypes   of the inputs, such as "Float"
+    stack    frames, innermost first
+    time     when it was started, in nanoseconds since the epoch, 0 if unknown
+    root     of a broadcast, a gather and the like; None if the recorder has not noted it
     """
 
     number: int
@@ -70,22 +71,29 @@ class Collective:
 
     @property
     def lines(self) -> tuple[tuple[str, int], ...]:
+        """(file, line) of each frame in `own`."""
         return tuple((frame.file, frame.line) for frame in self.own)
+
+
+def user_frames(stack) -> tuple[Frame, ...]:
+    """The frames of a stack that are the user's own code."""
+    return tuple(frame for frame in stack if frame.is_own())
 
 
 def own_frames(stack) -> tuple[Frame, ...]:
     """The frames of the user's own code; if there is none, the innermost of an installed package but torch."""
-    own = tuple(frame for frame in stack if frame.is_own())
     installed = [frame for frame in stack if "-packages/" in frame.file and "/torch/" not in frame.file]
-    return own or tuple(installed[:1])
+    return user_frames(stack) or tuple(installed[:1])
 
 
 @dataclass(frozen=True)
 class History:
-    """The collectives that one rank has started: by group, in order; `newest` of all groups.
+    """The collectives that one rank has started.
 
+    collectives   group -> its collectives, in the order in which they were started
     groups   group -> its ranks, as far as the dump says so
-    whole    whether it goes back to the first collective; the recorder keeps the newest 2,000 entries
+    newest   the last started collective of all groups
+    whole    whether it goes back to the first collective: torch's recorder keeps a limited number of entries
     """
 
     collectives: dict[str, tuple[Collective, ...]] = field(default_factory=dict)
@@ -95,28 +103,33 @@ class History:
 
 
 def with_call(history: History, call: Collective) -> History:
-    """With a collective that a rank has called, where torch's recorder has not noted it; else with its root."""
-    known = history.collectives.get(call.group, ())
-    if not known or known[-1].time < call.time:
-        call = replace(call, number=known[-1].number + 1 if known else 1)
-        return replace(history, collectives={**history.collectives, call.group: (*known, call)}, newest=call)
-    last = known[-1]
+    """`history` with a call of a collective, as Python saw it, that torch's recorder may have missed.
+
+    A call later than the group's last recorded collective is appended. An earlier one adds its root to that last
+    collective, if both are the same collective from the same lines.
+    """
+    recorded = history.collectives.get(call.group, ())
+    if not recorded or recorded[-1].time < call.time:
+        call = replace(call, number=recorded[-1].number + 1 if recorded else 1)
+        return replace(history, collectives={**history.collectives, call.group: (*recorded, call)}, newest=call)
+    last = recorded[-1]
     if call.root is None or (last.name, last.lines) != (call.name, call.lines):
         return history
-    last = replace(last, root=call.root)
-    newest = last if history.newest == known[-1] else history.newest
-    return replace(history, collectives={**history.collectives, call.group: (*known[:-1], last)}, newest=newest)
+    with_root = replace(last, root=call.root)
+    newest = with_root if history.newest == last else history.newest
+    by_group = {**history.collectives, call.group: (*recorded[:-1], with_root)}
+    return replace(history, collectives=by_group, newest=newest)
 
 
 class _PlainData(pickle.Unpickler):
-    """A dump holds dictionaries, lists, text and numbers; whatever else a pickle may start is refused."""
+    """Loads dictionaries, lists, text and numbers, which is all that a dump holds; refuses any class or function."""
 
     def find_class(self, module, name):
         raise pickle.UnpicklingError(f"a flight recorder dump needs no {module}.{name}")
 
 
 def read(path: str | os.PathLike) -> History:
-    """A dump file, JSON or pickle. Raises InputError if it is neither."""
+    """The history in a dump file, JSON or pickle. Raises InputError if it is no dump."""
     content = Path(path).read_bytes()
     try:
         if content.lstrip()[:1] == b"{":
@@ -130,11 +143,11 @@ def read(path: str | os.PathLike) -> History:
 
 
 def parse(dump: dict) -> History:
-    """A dump that is already a dictionary."""
+    """The history in a dump that is loaded already. Leaves out point-to-point messages and coalesced groups."""
     collectives: dict[str, list[Collective]] = {}
     newest, entries = None, dump.get("entries", [])
     for entry in entries:
-        if entry.get("is_p2p") or "coalesced" == _name(entry):
+        if entry.get("is_p2p") or _name(entry) == "coalesced":
             continue
         collective = Collective(
             number=int(entry["collective_seq_id"]),

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from ddp_doctor.history import Collective, Frame, History, own_frames
 
-ONLY_ASKS = ("get_", "is_")  # dist.get_rank() and the like wait for nobody
+QUERY_PREFIXES = ("get_", "is_")  # dist.get_rank() and the like do not wait for other ranks
 
 
 @dataclass(frozen=True)
@@ -23,20 +23,23 @@ class Error:
 
 @dataclass
 class Rank:
-    """One rank.
+    """One rank: what was seen and recorded of its process.
 
     state      "ended", "computing", "transferring" (bytes, without CPU time), "waiting" (neither), "stopped" (SIGSTOP)
     exit_code  negative: a signal; None: unknown, or still running
-    stack      frames, innermost first: now, or when last read before it ended; `stack_problem` says why it is empty
+    stack      frames, innermost first: now, or when last read before it ended
+    stack_problem   why py-spy could read no stack; None if it could
     progress   {group: (number of the last collective started, of the last finished)}
-    handled    the exception in whose `except` or `finally` it stands
+    recorded   whether the recorder inside it left records
+    handled    the exception that it handles: it is in an `except` or `finally` block
     exit_call  the script's call of sys.exit or os._exit, and the stack there: ("sys.exit(3)", stack); None without one
-    waits_for  in words, what outside of the job it waits for: a process that it has started, or data
-    crash_stack at a fatal signal: its own, or that of a process that it has forked, such as a DataLoader's worker
+    waits_for  in words, what outside of the job it waits for: a process that it has started, data or the disk
+    crash_stack   stack at a fatal signal: its own, or that of a process that it has forked, such as a DataLoader worker
     busy       whether it was at work in the last seconds before it ended
-    group_size of its default process group, where the recorder saw one
-    sleeps     seconds until the sleep that it has asked for is over; None: it does not sleep, or this is not known
-    variables  local variables, {"function.variable": text}, where they were asked for
+    group_size the size of its default process group; 0 if the recorder saw none
+    sleeps     seconds until its sleep is over; None: it does not sleep, or this is not known
+    variables  local variables of the stack's frames, {"function.variable": text}
+    notes      sentences about what the doctor could not record
     """
 
     rank: int
@@ -68,7 +71,7 @@ class Rank:
 
     @property
     def has_started_a_collective(self) -> bool:
-        """False also where there is no record."""
+        """Has a collective of it been recorded? False also if there are no records."""
         return bool(self.progress or self.history.collectives)
 
     @property
@@ -76,29 +79,29 @@ class Rank:
         return self.state != "ended"
 
     def works(self) -> bool:
-        """Is it at work? On a GPU a rank can use a whole core while it waits in a collective: that is no work."""
+        """Does it compute or transfer data? Not if it uses CPU time in a pending collective, as NCCL does to wait."""
         if self.state == "computing":
             return not (self.pending() and self.call())
         return self.state == "transferring"
 
     def may_come(self) -> bool:
-        """May it still come to a collective: is it at work, or does it wait for something outside of the job?"""
+        """May it still start another collective: does it work, or wait for something outside of the job?"""
         return self.works() or bool(self.running and self.waits_for)
 
     def call(self) -> str | None:
-        """The function of torch.distributed that the rank stands in, as its script calls it; None if in none.
+        """The function of torch.distributed that the rank's script has called and not left; None if it is in none.
 
-        The outermost one below the user's own code: `all_reduce`, not its wrapper; "backward" where DDP's
-        all-reduces run. If the rank has ended with an error: where it came from.
+        Of several the one that the user's code called: `all_reduce`, not its wrapper. "backward" or "_pre_forward"
+        where DDP's collectives run. If the rank has ended with an error, from the error's stack.
         """
-        below = []
+        called = []
         for frame in (not self.running and self.error and self.error.stack) or self.stack:
             if frame.is_own():
                 break
-            below.append(frame)
-        for frame in reversed(below):
+            called.append(frame)
+        for frame in reversed(called):
             if "/torch/distributed/" in frame.file and frame.function not in ("wrapper", "inner", "<module>"):
-                return None if frame.function.startswith(ONLY_ASKS) else frame.function
+                return None if frame.function.startswith(QUERY_PREFIXES) else frame.function
             if "/torch/" in frame.file and frame.function in ("backward", "_pre_forward"):
                 return frame.function
         return None
@@ -113,7 +116,10 @@ class Rank:
         return unfinished
 
     def waits_for_peers(self) -> bool:
-        """Does it wait for other ranks? In a backward pass only if it uses no CPU time: the pass itself is work."""
+        """Does it wait for other ranks: in a collective that has not finished, or a call of torch.distributed?
+
+        A backward pass without a recorded collective counts only if it uses no CPU time: the pass itself is work.
+        """
         call = self.call()
         return self.running and bool(self.pending() or call and (call != "backward" or self.state == "waiting"))
 
@@ -124,9 +130,9 @@ class Job:
 
     ended   "hang", "failed", "well", "now" (attached to), "still" (it goes on), "time" (the doctor's own limit) or
             "interrupt"
-    quiet   seconds since anything had moved
-    first, first_text   the rank that launch/first_failure.py blames, None if it blames none, and its text
-    launcher_text       the lines that torchrun printed itself
+    quiet   seconds for which nothing has moved
+    failed_rank, failure_text   the rank that launch/first_failure.py blames, None if it blames none, and its text
+    launcher_text   the lines that torchrun printed itself
     """
 
     ranks: dict[int, Rank]
@@ -135,6 +141,6 @@ class Job:
     exit_code: int | None = None
     seconds: float = 0.0
     quiet: float = 0.0
-    first: int | None = None
-    first_text: str = ""
+    failed_rank: int | None = None
+    failure_text: str = ""
     launcher_text: str = ""

@@ -4,14 +4,15 @@ import signal
 import time
 
 from ddp_doctor import words
-from ddp_doctor.diagnosis import Verdict
+from ddp_doctor.history import user_frames
 from ddp_doctor.job import Job, Rank
+from ddp_doctor.verdict import Verdict
 
 DEEPEST = 6  # own frames of a stack on the page
 
 
 def page(job: Job, verdict: Verdict) -> str:
-    """The text, without a newline at its end."""
+    """The verdict, how the job ended, and unless it ended well each rank; without a newline at the end."""
     lines = [f"VERDICT: {verdict.sentence}."]
     if verdict.cure:
         lines += [f"What to do: {verdict.cure}"]
@@ -23,7 +24,7 @@ def page(job: Job, verdict: Verdict) -> str:
 
 
 def as_json(job: Job, verdict: Verdict) -> dict:
-    """The same for a program."""
+    """The page's facts for a program, each rank with its whole stack."""
     frame = verdict.frame
     return {
         "ended": job.ended,
@@ -73,20 +74,20 @@ def _rank(rank: Rank, job: Job) -> list[str]:
     last = rank.history.newest
     if last is not None:
         started, finished = rank.progress.get(last.group, (0, 0))
-        open_ = rank.running and finished < last.number <= started
+        unfinished = rank.running and finished < last.number <= started
         group = "" if last.group == "0" else f" of group {last.group!r}"
         lines.append(
             f"  last collective   {words.collective(last)}{group}, {words.tensors(last)}, {words.at(last.own)}"
-            f"{', not finished' if open_ else ''}"
+            f"{', not finished' if unfinished else ''}"
         )
     elif job.ended == "now":
         lines.append("  last collective   not known from outside, without --debug-server")
     else:
         lines.append("  last collective   none was recorded")
     label = "stands in" if rank.running else "last seen in"
-    raised_in = [frame for frame in rank.error.stack if frame.is_own()] if rank.error else []
-    for number, frame in enumerate(() if raised_in and not rank.running else rank.own[:DEEPEST]):
-        lines.append(f"  {label if number == 0 else '  called from':<17} {words.code_at(frame)}, in {frame.function}")
+    raised_in = user_frames(rank.error.stack) if rank.error else ()
+    for depth, frame in enumerate(() if raised_in and not rank.running else rank.own[:DEEPEST]):
+        lines.append(f"  {label if depth == 0 else '  called from':<17} {words.code_at(frame)}, in {frame.function}")
     if rank.running and rank.stack and not rank.stack[0].is_own():
         lines.append(f"  {'  and there in':<17} {rank.stack[0].function}() at {words.location(rank.stack[0])}")
     if counters := _counters(rank):
@@ -97,8 +98,8 @@ def _rank(rank: Rank, job: Job) -> list[str]:
     if rank.error:
         text = rank.error.text.strip().splitlines()
         when = time.strftime("%H:%M:%S", time.localtime(rank.error.when)) if rank.error.when else "time unknown"
-        what = " (a symptom: its peer was gone, or did not come)" if rank.error.symptom else ""
-        lines.append(f"  first error       {when}{what}: {text[0][:300] if text else ''}")
+        symptom = " (a symptom: its peer was gone, or did not come)" if rank.error.symptom else ""
+        lines.append(f"  first error       {when}{symptom}: {text[0][:300] if text else ''}")
         if raised_in:
             lines.append(f"                    raised in {words.code_at(raised_in[0])}")
     elif any(line.strip() for line in rank.last_lines):
@@ -107,7 +108,10 @@ def _rank(rank: Rank, job: Job) -> list[str]:
 
 
 def _counters(rank: Rank) -> str:
-    """Whole numbers among its variables, such as the step it is in; not those of a module, which py-spy leaves out."""
+    """Up to six whole numbers among the variables of its two innermost own frames, such as the step it is in.
+
+    Not of code at module level, whose variables py-spy does not give.
+    """
     counters = []
     for frame in rank.own[:2] if rank.running else ():
         for name, text in rank.variables.items():

@@ -1,4 +1,4 @@
-"""Reads a line of the user's script, and the conditions around it, from the source; the script is not run."""
+"""Reads lines of the user's script, and the conditions and loops around them, from its source."""
 
 import ast
 import contextlib
@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-# An `if` about these decides by rank, which is what makes one rank miss a collective.
+# A condition with one of these words depends on the rank, which makes one rank miss a collective.
 ABOUT_RANK = re.compile(r"rank|is_main|main_process|is_zero|master|primary|chief|leader|coordinator|writer", re.I)
 
 
@@ -15,7 +15,7 @@ _latest_folder = ["/"]
 
 
 def here() -> str:
-    """The working folder; where a script has deleted it meanwhile, the one that it was."""
+    """The working folder; if it has been deleted, its former path."""
     with contextlib.suppress(OSError):
         _latest_folder[0] = os.getcwd()
     return _latest_folder[0]
@@ -23,6 +23,7 @@ def here() -> str:
 
 @functools.cache
 def _source(file: str) -> tuple[list[str], ast.Module | None]:
+    """The lines of a file, [] if it cannot be read, and its syntax tree, None if it cannot be parsed."""
     try:
         text = Path(here(), file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -34,36 +35,36 @@ def _source(file: str) -> tuple[list[str], ast.Module | None]:
 
 
 def text_at(file: str, line: int) -> str:
-    """The stripped text of a line; of a statement over several lines the one it starts with; "" if unknown."""
+    """The stripped text of a line, without its comment; of a longer statement, its first line; "" if unknown."""
     lines, tree = _source(file)
     if tree is not None:
-        inside = [
+        first_lines = [
             node.lineno
             for node in ast.walk(tree)
             if isinstance(node, ast.stmt) and not hasattr(node, "body") and node.lineno <= line <= node.end_lineno
         ]
-        line = max(inside, default=line)
+        line = max(first_lines, default=line)
     return lines[line - 1].partition("  #")[0].strip() if 0 < line <= len(lines) else ""
 
 
 def conditions(file: str, line: int) -> list[str]:
-    """In words, what decides whether a line is reached, the nearest first: "under `if rank == 0`".
+    """In words, what decides whether a line is reached, the nearest condition first: "under `if rank == 0`".
 
     Looks at the `if`s, `and`s and conditional expressions around it, at an earlier `if ...: return`, `continue` or
     `break` of the same block, and at the loops, all within the same function.
     """
     _, tree = _source(file)
-    return list(_around(tree, line)) if tree else []
+    return list(_conditions_around(tree, line)) if tree else []
 
 
-def decisive(frames) -> str:
+def deciding_condition(frames) -> str:
     """The condition around these frames (innermost first) that most likely splits the ranks; "" if there is none.
 
-    A condition on the rank comes first, from the inside out; else any `if` around the innermost frame, or around
-    the call of its function, else its loop.
+    The first of these: the innermost condition on the rank; the nearest condition around the innermost frame that is no
+    loop, or around the call of its function if nothing is around that frame; the nearest loop around that frame.
     """
     enclosing = [condition for frame in frames for condition in conditions(frame.file, frame.line)]
-    about_rank = list(filter(speaks_of_rank, enclosing))
+    about_rank = list(filter(depends_on_rank, enclosing))
     if about_rank:
         return about_rank[0]
     nearest = conditions(frames[0].file, frames[0].line) if frames else []
@@ -72,14 +73,15 @@ def decisive(frames) -> str:
     return (deciding or nearest or [""])[0]
 
 
-def speaks_of_rank(condition: str) -> bool:
+def depends_on_rank(condition: str) -> bool:
+    """Is a condition, as `conditions` words it, about the rank?"""
     return bool(ABOUT_RANK.search(condition)) and not condition.startswith("in the loop")
 
 
 def way_past(frames) -> tuple[str, str]:
-    """How a rank can get past the collective of these frames, in a loop around it: a kind of cure, and in words.
+    """(key of verdict.CURES, sentence): how a rank can get past the collective of these frames, in a loop around it.
 
-    ("", "") where the loops have no such way, and end with their data.
+    ("", "") if the loops around the two innermost frames have no such way, and end with their data.
     """
     for frame in frames[:2]:
         for begin, end in loops_around(frame.file, frame.line):
@@ -90,6 +92,7 @@ def way_past(frames) -> tuple[str, str]:
 
 
 def _way_past(inside: list[ast.AST], frame) -> tuple[str, str] | None:
+    """The first way in the nodes of one loop: the unwrapped model, a swallowed exception, a break or return."""
     if ".backward(" in text_at(frame.file, frame.line):
         for node in inside:
             inner_module = isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".module")
@@ -106,7 +109,7 @@ def _way_past(inside: list[ast.AST], frame) -> tuple[str, str] | None:
 
 
 def loops_around(file: str, line: int) -> list[tuple[int, int]]:
-    """First and last line of the loops around a line, the innermost first."""
+    """(first line, last line) of each loop around a line, the innermost first."""
     _, tree = _source(file)
     loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While)] if tree else []
     return sorted(
@@ -114,8 +117,9 @@ def loops_around(file: str, line: int) -> list[tuple[int, int]]:
     )
 
 
-def _around(tree: ast.AST, line: int):
-    path = []
+def _conditions_around(tree: ast.AST, line: int):
+    """Yields them in words, the nearest first."""
+    path = []  # nodes that cover the line, from the module inwards
     node = tree
     while node is not None:
         path.append(node)
@@ -140,15 +144,15 @@ def _around(tree: ast.AST, line: int):
 
 
 def _covers(node: ast.AST, line: int) -> bool:
-    if not hasattr(node, "lineno"):  # arguments, operators; a handler and a `with` item have children that have one
+    if not hasattr(node, "lineno"):  # such as a `with` item, which has children with lines
         return any(_covers(child, line) for child in ast.iter_child_nodes(node))
     return node.lineno <= line <= node.end_lineno
 
 
 def _left_before(block: ast.AST, statement: ast.stmt):
-    """`if rank != 0: return` earlier in the block that `statement` stands in.
+    """Yields "after `if rank != 0: return` at line 3" for each earlier `if` of the statement's block that leaves it.
 
-    `if rank != 0: ...` where the body has several ways out: nobody knows here which of them a rank took.
+    "..." instead of "return" if the body has several ways out: which of them a rank took is not known.
     """
     for name in ("body", "orelse", "finalbody"):
         siblings = getattr(block, name, None)
@@ -156,12 +160,13 @@ def _left_before(block: ast.AST, statement: ast.stmt):
             continue
         for earlier in reversed(siblings[: siblings.index(statement)]):
             if isinstance(earlier, ast.If) and not earlier.orelse and _leaves(earlier.body[-1]):
-                others = (node for inner in earlier.body[:-1] for node in ast.walk(inner))
-                way = "..." if any(map(_leaves, others)) else _short(earlier.body[-1])
+                nodes_before = (node for inner in earlier.body[:-1] for node in ast.walk(inner))
+                way = "..." if any(map(_leaves, nodes_before)) else _short(earlier.body[-1])
                 yield f"after `if {_short(earlier.test)}: {way}` at line {earlier.lineno}"
 
 
 def _leaves(statement: ast.AST) -> bool:
+    """Does a statement always leave its block: return, continue, break, raise or an exit?"""
     if isinstance(statement, ast.Return | ast.Continue | ast.Break | ast.Raise):
         return True
     call = statement.value if isinstance(statement, ast.Expr) else None

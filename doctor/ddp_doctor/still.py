@@ -1,4 +1,4 @@
-"""Why a job stands still, where the ranks' collectives do not tell it: who is stopped, absent, or waits for whom."""
+"""Verdicts on a job that stands still, from the ranks' states and stacks rather than their collectives."""
 
 from ddp_doctor import source_lines, words
 from ddp_doctor.job import Job, Rank
@@ -6,64 +6,74 @@ from ddp_doctor.verdict import CURES, Verdict, innermost, stands
 
 
 def stopped(job: Job) -> Verdict | None:
-    stopped = tuple(number for number, rank in job.ranks.items() if rank.state == "stopped")
-    if not stopped:
+    """The verdict on ranks that a signal has stopped; None if there are none."""
+    numbers = tuple(number for number, rank in job.ranks.items() if rank.state == "stopped")
+    if not numbers:
         return None
-    names, rank = words.ranks(stopped), job.ranks[stopped[0]]
-    sentence = f"{names} {words.verb(stopped, 'is', 'are')} stopped (SIGSTOP, or Ctrl-Z), {stands(rank)}"
-    waits = [each for each in job.ranks.values() if each.rank not in stopped and each.own and each.waits_for_peers()]
-    sentence += f"; rank {waits[0].rank} waits in {words.code_at(waits[0].own[0])}" if waits else ""
-    return Verdict("stopped", stopped, sentence, innermost(rank.own), f"kill -CONT {rank.pid}")
+    rank = job.ranks[numbers[0]]
+    sentence = f"{words.ranks(numbers)} {words.verb(numbers, 'is', 'are')} stopped (SIGSTOP, or Ctrl-Z), {stands(rank)}"
+    waiting = [each for each in job.ranks.values() if each.rank not in numbers and each.own and each.waits_for_peers()]
+    sentence += f"; rank {waiting[0].rank} waits in {words.code_at(waiting[0].own[0])}" if waiting else ""
+    return Verdict("stopped", numbers, sentence, innermost(rank.own), f"kill -CONT {rank.pid}")
 
 
 def never_met(job: Job) -> Verdict | None:
+    """The verdict on a job that waits in init_process_group; None if no rank does, or a collective was started."""
     waiting = {
         number: rank for number, rank in job.ranks.items() if rank.running and rank.call() == "init_process_group"
     }
     if not waiting or any(rank.has_started_a_collective for rank in job.ranks.values()):
         return None
-    others = tuple(number for number in job.ranks if number not in waiting)
+    absent = tuple(number for number in job.ranks if number not in waiting)
     first = next(iter(waiting.values()))
-    started = f"{words.ranks(waiting)} called {words.where(first.own)}"
-    if others:
-        sentence = f"{words.ranks(others)} never called init_process_group, which {started}; "
-        sentence += f"{words.ranks(others[:1])} {stands(job.ranks[others[0]])}"
-        return Verdict("init", others, sentence, innermost(first.own), CURES["init"])
-    asked = {
-        name: [rank.variables.get(f"init_process_group.{name}") for rank in waiting.values()]
-        for name in ("world_size", "rank")
-    }
-    sizes = {int(text) for text in asked["world_size"] if text and text.isdigit()} - {job.world_size}
-    own = [int(text) for text in asked["rank"] if text and text.isdigit()]
+    if absent:
+        sentence = f"{words.ranks(absent)} never called init_process_group, which {words.ranks(waiting)} called "
+        sentence += f"{words.where(first.own)}; {words.ranks(absent[:1])} {stands(job.ranks[absent[0]])}"
+        return Verdict("init", absent, sentence, innermost(first.own), CURES["init"])
+    wrong_sizes = set(_numbers_given("world_size", waiting)) - {job.world_size}
+    numbers = _numbers_given("rank", waiting)
     sentence = f"the ranks never met: {words.ranks(waiting)} {words.verb(waiting, 'waits', 'wait')} in "
     sentence += f"init_process_group {words.at(first.own)}"
-    if sizes:
-        sentence += f", which was given world_size={max(sizes)}, while {job.world_size} ranks were started"
-    elif len(own) > 1 and len(set(own)) < len(own):
-        sentence += f", which was given rank={own[0]} on {len(own)} of them"
+    if wrong_sizes:
+        sentence += f", which was given world_size={max(wrong_sizes)}, while {job.world_size} ranks were started"
+    elif len(numbers) > 1 and len(set(numbers)) < len(numbers):
+        sentence += f", which was given rank={numbers[0]} on {len(numbers)} of them"
     return Verdict("init", tuple(waiting), sentence, innermost(first.own), CURES["init"])
 
 
+def _numbers_given(argument: str, waiting: dict[int, Rank]) -> list[int]:
+    """The values of an argument of init_process_group on the ranks in it; without -1, its default."""
+    texts = [rank.variables.get(f"init_process_group.{argument}") for rank in waiting.values()]
+    return [int(text) for text in texts if text and text.isdigit()]
+
+
 def waits_for_another(job: Job) -> Verdict | None:
+    """The verdict on ranks that wait for others in a call of torch.distributed.
+
+    None if no rank waits, or one may still come: it works, waits for something outside of the job, or receives data.
+    """
     waiting = {number: rank for number, rank in job.ranks.items() if rank.waits_for_peers()}
     if not waiting:
         return None
-    others = tuple(number for number, rank in job.ranks.items() if number not in waiting)
+    absent = tuple(number for number in job.ranks if number not in waiting)
     transfers = any(rank.state == "transferring" for rank in waiting.values())
-    if transfers or any(job.ranks[number].may_come() for number in others):
+    if transfers or any(job.ranks[number].may_come() for number in absent):
         return None
-    first = next(iter(waiting.values()))
-    if not others:
+    if not absent:
         return _all_wait(waiting)
+    first = next(iter(waiting.values()))
     sentence = (
-        f"{words.ranks(others)} never answered {_call(first)}, which {words.ranks(waiting)} called "
-        f"{words.where(first.own)}; {words.ranks(others[:1])} {stands(job.ranks[others[0]])}"
+        f"{words.ranks(absent)} never answered {_call(first)}, which {words.ranks(waiting)} called "
+        f"{words.where(first.own)}; {words.ranks(absent[:1])} {stands(job.ranks[absent[0]])}"
     )
-    return Verdict("missing", others, sentence, innermost(first.own), CURES["missing"])
+    return Verdict("missing", absent, sentence, innermost(first.own), CURES["missing"])
 
 
 def _all_wait(waiting: dict[int, Rank]) -> Verdict:
-    """Every rank stands in a call that waits for the others: at one line, or at several."""
+    """The verdict if every rank waits for the others, at one line or at several.
+
+    If they wait at several lines, and one of these depends on the rank, the ranks elsewhere are to blame.
+    """
     by_lines: dict[tuple, list[int]] = {}
     for number, rank in waiting.items():
         by_lines.setdefault(tuple((frame.file, frame.line) for frame in rank.own), []).append(number)
@@ -76,9 +86,10 @@ def _all_wait(waiting: dict[int, Rank]) -> Verdict:
             sentence += "; that they do not meet there means that one missed a collective before"
         return Verdict("all wait", tuple(waiting), f"every rank waits for another: {sentence}", innermost(first.own))
     groups = list(by_lines.values())
-    hangs_on_rank = [source_lines.speaks_of_rank(source_lines.decisive(waiting[ranks[0]].own)) for ranks in groups]
-    if sum(hangs_on_rank) == 1:
-        here = groups[hangs_on_rank.index(True)]
+    conditions = [source_lines.deciding_condition(waiting[ranks[0]].own) for ranks in groups]
+    depends_on_rank = [source_lines.depends_on_rank(condition) for condition in conditions]
+    if sum(depends_on_rank) == 1:
+        here = groups[depends_on_rank.index(True)]
         elsewhere = tuple(number for number in waiting if number not in here)
         rank, other = waiting[here[0]], waiting[elsewhere[0]]
         sentence = (
@@ -94,7 +105,7 @@ def _all_wait(waiting: dict[int, Rank]) -> Verdict:
 
 
 def roots_differ(ranks: dict[int, Rank]) -> Verdict | None:
-    """Ranks in one line that named different ranks as the source, or the target, of their collective."""
+    """The verdict if the ranks gave one collective different roots (`src` or `dst`); else None."""
     last = {number: rank.history.newest for number, rank in ranks.items() if rank.history.newest}
     roots = {number: collective.root for number, collective in last.items() if collective.root is not None}
     if len(set(roots.values())) < 2 or len({(each.name, each.lines) for each in last.values()}) > 1:
@@ -107,11 +118,12 @@ def roots_differ(ranks: dict[int, Rank]) -> Verdict | None:
 
 
 def _call(rank: Rank) -> str:
-    """all-reduce, backward, new-group; of DDP's own steps, such as its _pre_forward, without the underscore."""
+    """The call in which a rank waits, as a word: all-reduce, new-group, backward, pre-forward."""
     return (rank.call() or "a collective").lstrip("_").replace("_", "-")
 
 
 def nobody_works(job: Job) -> Verdict | None:
+    """The verdict if no running rank works or waits for others: "running" after `attach`, else "idle"; or None."""
     idle = {number: rank for number, rank in job.ranks.items() if rank.running}
     if not idle or any(rank.works() or rank.waits_for_peers() for rank in idle.values()):
         return None

@@ -1,11 +1,11 @@
-"""A verdict, and the sentences that all verdicts are made of."""
+"""A verdict, its advice, and the parts of sentences that several verdicts share."""
 
 import re
 from dataclasses import dataclass
 
 from ddp_doctor import source_lines, words
 from ddp_doctor.alignment import Difference
-from ddp_doctor.history import Frame
+from ddp_doctor.history import Frame, user_frames
 from ddp_doctor.job import Job, Rank
 
 CURES = {
@@ -32,7 +32,10 @@ CURES = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """A diagnosis: `ranks` are to blame, `frame` is the line to look at, `sentence` says what is wrong."""
+    """A diagnosis: `sentence` says what is wrong, `ranks` are to blame, `frame` is the line to look at.
+
+    kind: such as "missing", often a key of CURES. cure: advice, "" if there is none.
+    """
 
     kind: str
     ranks: tuple[int, ...]
@@ -46,17 +49,17 @@ class Verdict:
 
 
 def cure_for(frames) -> str:
-    """The advice for a rank that missed the collective these frames started, by how it got past it."""
-    around = source_lines.decisive(frames)
-    if around.startswith("in the loop"):
+    """The advice for a rank that missed the collective of these frames (innermost first), by how it got past it."""
+    condition = source_lines.deciding_condition(frames)
+    if condition.startswith("in the loop"):
         kind, _ = source_lines.way_past(frames)
         return CURES[kind or "uneven"]
-    if around.startswith("in `except"):
+    if condition.startswith("in `except"):
         return CURES["caught"]
-    way = re.search(r": (break|return|continue)\b.*`", around)
-    if way is None or source_lines.speaks_of_rank(around):
+    way_out = re.search(r": (break|return|continue)\b.*`", condition)
+    if way_out is None or source_lines.depends_on_rank(condition):
         return CURES["missing"]
-    return CURES["skips" if way[1] == "continue" else "leaves"]
+    return CURES["skips" if way_out[1] == "continue" else "leaves"]
 
 
 def innermost(frames) -> Frame | None:
@@ -75,13 +78,15 @@ def stands(rank: Rank) -> str:
         return f"{does} in {words.code_at(rank.own[0])}{words.sleep(rank.sleeps)}{waits}"
     if rank.exit_call and rank.exit_code is not None and rank.exit_code >= 0:
         call, stack = rank.exit_call
-        own = [frame for frame in stack if frame.is_own()]
-        return f"left with {call}" + (f" {words.where(own)}" if own else "")
-    own = [frame for frame in rank.error.stack if frame.is_own()] if rank.error else []
-    own = own or rank.own
-    trace = f"was last seen in {words.code_at(own[0])}" if own else "left no trace of where it stood"
-    if not own and (last := rank.history.newest):
+        frames = user_frames(stack)
+        return f"left with {call}" + (f" {words.where(frames)}" if frames else "")
+    frames = (user_frames(rank.error.stack) if rank.error else ()) or rank.own
+    if frames:
+        trace = f"was last seen in {words.code_at(frames[0])}"
+    elif last := rank.history.newest:
         trace = f"was last seen after {words.collective(last)} {words.at(last.own)}"
+    else:
+        trace = "left no trace of where it stood"
     if rank.exit_code == 0:
         return f"had ended with exit code 0, and {trace}"
     left_with_code = (rank.exit_code or 0) > 0 and not rank.error
@@ -89,17 +94,19 @@ def stands(rank: Rank) -> str:
 
 
 def only_lost_contact(job: Job, *culprits: int) -> str:
+    """The end of a sentence about the ranks, other than the culprits, whose error is a symptom; "" if there is none."""
     victims = [
         number for number, rank in job.ranks.items() if number not in culprits and rank.error and rank.error.symptom
     ]
     if not victims:
         return ""
-    stack = [each for each in job.ranks[victims[0]].error.stack if each.is_own()]
-    where = f" {words.at(stack)}" if stack else ""
+    frames = user_frames(job.ranks[victims[0]].error.stack)
+    where = f" {words.at(frames)}" if frames else ""
     return f"; {words.ranks(victims)} only lost contact{where}"
 
 
 def in_group(difference: Difference, always: bool = False) -> str:
+    """ " of group '1'", with a leading space; "" for the default group unless `always`."""
     return f" of group {difference.group!r}" if always or difference.group != "0" else ""
 
 

@@ -17,7 +17,7 @@ import psutil
 
 from ddp_doctor import movement, ranks, records, source_lines
 from ddp_doctor.deadlock import cannot_end
-from ddp_doctor.diagnosis import diagnose, while_it_works
+from ddp_doctor.diagnosis import diagnose, long_wait
 from ddp_doctor.errors import InputError
 from ddp_doctor.history import Frame
 from ddp_doctor.job import Error, Job, Rank
@@ -212,7 +212,7 @@ class Watch:
         if at_work or all(rank.state == "ended" for rank in all_ranks):
             if at_work and self.quiet() > self.next_notice and any(rank.has_started_a_collective for rank in waits):
                 self.next_notice = 2 * self.quiet()
-                print(f"doctor: {while_it_works(waits[0], at_work[0], self.quiet())}", flush=True)
+                print(f"doctor: {long_wait(waits[0], at_work[0], self.quiet())}", flush=True)
             return False
         if any(NAP < (rank.sleeps or 0.0) <= LONG_SLEEP for rank in all_ranks):
             return False
@@ -278,5 +278,5 @@ def _after_the_end(run: Run, output: RankOutput, by_number: dict[int, Rank], npr
     job = Job(by_number, world_size, "failed" if failure else "well", run.exit_code, run.seconds)
     job.launcher_text = "\n".join(run.launcher_lines)
     if failure:
-        job.first, job.first_text = failure.rank, failure.text
+        job.failed_rank, job.failure_text = failure.rank, failure.text
     return job

@@ -30,7 +30,7 @@ def operation(started: Collective) -> str:
 
 
 def tensors(collective: Collective) -> str:
-    """[4] float32; of more than two tensors their number."""
+    """[4] float32; for two tensors [4] float32 and [2] float32; for more, 3 tensors of float32."""
     if not collective.sizes:
         return "no tensor"
     names = [DTYPES.get(dtype, dtype) for dtype in collective.dtypes] or [""]
@@ -43,7 +43,10 @@ def tensors(collective: Collective) -> str:
 
 
 def location(frame: Frame) -> str:
-    """train.py:41, the path as short as it can be found from here; of a library torch/autograd/graph.py:979."""
+    """train.py:41; for a library torch/autograd/graph.py:979.
+
+    Relative to the working folder, unless that needs more than one "..".
+    """
     installed = re.search(r"/(?:site|dist)-packages/(.+)", frame.file)
     if installed:
         return f"{installed[1]}:{frame.line}"
@@ -73,13 +76,13 @@ def code_at(frame: Frame) -> str:
 
 
 def sleep(seconds: float | None) -> str:
-    """ " (for 994 s more)" of a long sleep, with its blank before; "" otherwise."""
+    """ " (for 994 s more)" for a sleep of at least 2 s, with a leading space; "" otherwise."""
     return f" (for {seconds:.0f} s more)" if seconds and seconds >= 2 else ""
 
 
 def condition(frames) -> str:
-    """ " under `if rank == 0`", with its blank before; "" if there is none."""
-    text = source_lines.decisive(frames)
+    """ " under `if rank == 0`", the condition around these frames, with a leading space; "" if there is none."""
+    text = source_lines.deciding_condition(frames)
     return f" {text}" if text else ""
 
 

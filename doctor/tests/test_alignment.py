@@ -1,9 +1,9 @@
-"""Which collective is the first that the ranks do not share."""
+"""The first collective in which ranks differ, and the condition in the source that it is under."""
 
 import pytest
 from ddp_doctor.alignment import differences
 from ddp_doctor.history import Collective, Frame, History
-from ddp_doctor.source_lines import conditions, decisive, text_at
+from ddp_doctor.source_lines import conditions, deciding_condition, text_at
 
 pytestmark = pytest.mark.smoke
 
@@ -37,7 +37,10 @@ def script(tmp_path):
 
 
 def history(script, text, first=1):
-    """ "8 8 10 17b": all-reduces at these lines, b for barrier, * for another size."""
+    """ "8 8 10 15b 8*": the lines of collectives in SCRIPT, all-reduces but for b, a barrier; *: another size.
+
+    first: the number of the first one.
+    """
     collectives = []
     for number, word in enumerate(text.split(), first):
         name = "barrier" if word.endswith("b") else "all_reduce"
@@ -90,7 +93,7 @@ def test_a_rank_that_has_left_the_loop_of_a_function_missed_what_the_loop_still_
     script = tmp_path / "train.py"
     script.write_text(IN_A_FUNCTION)
 
-    def ran(batches):
+    def history_of(batches):
         inside = Frame(str(script), 3, "train"), Frame(str(script), call, "<module>")
         frames = [inside] * batches + [(Frame(str(script), barrier, "<module>"),)]
         collectives = (
@@ -99,7 +102,7 @@ def test_a_rank_that_has_left_the_loop_of_a_function_missed_what_the_loop_still_
         )
         return History({"0": tuple(collectives)}, {}, None, True)
 
-    histories = {0: ran(5), 1: ran(3)}
+    histories = {0: history_of(5), 1: history_of(3)}
     histories[0] = History({"0": histories[0].collectives["0"][:4]}, {}, None, True)  # it waits in its fourth
     (difference,) = differences(histories, {})
     assert (difference.kind, difference.lack, difference.collective.own[0].line) == ("missing", (1,), 3)
@@ -134,19 +137,19 @@ def test_lists_that_lost_their_beginning_are_compared_by_number(script):
     ],
 )
 def test_the_condition_of_a_line(script, line, condition):
-    assert decisive((Frame(script, line, "f"),)) == condition
+    assert deciding_condition((Frame(script, line, "f"),)) == condition
 
 
-def test_text_and_conditions_where_the_source_is_not_there(script):
+def test_text_and_conditions_of_a_file_that_cannot_be_read(script):
     assert text_at(script, 11) == "all_reduce("
     assert text_at("/no/such.py", 3) == "" and conditions("/no/such.py", 3) == []
 
 
-def test_the_condition_may_stand_where_the_function_was_called(tmp_path):
+def test_the_condition_may_be_around_the_call_of_the_function(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("def save():\n    barrier()\nfor step in range(3):\n    if loss < best:\n        save()\n")
     frames = (Frame(str(script), 2, "save"), Frame(str(script), 5, "<module>"))
-    assert decisive(frames) == "under `if loss < best`"
+    assert deciding_condition(frames) == "under `if loss < best`"
 
 
 @pytest.mark.parametrize(
@@ -158,8 +161,8 @@ def test_the_condition_may_stand_where_the_function_was_called(tmp_path):
         ("try:\n            return 1\n        finally:\n            log()\n        raise ValueError", "..."),
     ],
 )
-def test_of_several_ways_to_leave_none_is_named(tmp_path, body, leaving):
+def test_a_way_to_leave_is_named_unless_there_are_several(tmp_path, body, leaving):
     script = tmp_path / "script.py"
     script.write_text(f"def train(rank):\n    if rank == 1:\n        {body}\n    all_reduce()\n")
     line = len(script.read_text().splitlines())
-    assert decisive((Frame(str(script), line, "train"),)) == f"after `if rank == 1: {leaving}` at line 2"
+    assert deciding_condition((Frame(str(script), line, "train"),)) == f"after `if rank == 1: {leaving}` at line 2"

@@ -1,4 +1,4 @@
-"""Whether a job that stands still can provably not end: only then does the doctor end it unasked."""
+"""Whether a job that stands still provably cannot end: only then does the doctor end it unasked."""
 
 import pytest
 from ddp_doctor.deadlock import cannot_end
@@ -21,6 +21,7 @@ def waiting(number, *collectives, state="waiting", call="all_reduce", line=12):
 
 
 def elsewhere(number, state="waiting", **facts):
+    """A rank in no collective, without any in its records."""
     return Rank(number, 10 + number, state, stack=(Frame("/somewhere/train.py", 20, "train"),), recorded=True, **facts)
 
 

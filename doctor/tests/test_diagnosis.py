@@ -4,25 +4,26 @@ import threading
 
 import pytest
 from ddp_doctor import words
-from ddp_doctor.diagnosis import diagnose, while_it_works
+from ddp_doctor.diagnosis import diagnose, long_wait
 from ddp_doctor.history import Collective, Frame, History
 from ddp_doctor.job import Error, Job, Rank
 from ddp_doctor.page import as_json, page
 
 pytestmark = pytest.mark.smoke
 
-LINE = "/somewhere/train.py"
+SCRIPT = "/somewhere/train.py"
 TORCH = "/x/site-packages/torch/distributed/distributed_c10d.py"
-BACKWARD = (Frame("/x/site-packages/torch/autograd/__init__.py", 395, "backward"), Frame(LINE, 12, "train"))
-ALL_REDUCED = History(newest=Collective(2, "0", "all_reduce", ((4,),), ("Float",), (Frame(LINE, 12, "train"),)))
+BACKWARD = (Frame("/x/site-packages/torch/autograd/__init__.py", 395, "backward"), Frame(SCRIPT, 12, "train"))
+ALL_REDUCED = History(newest=Collective(2, "0", "all_reduce", ((4,),), ("Float",), (Frame(SCRIPT, 12, "train"),)))
 
 
 def stack(call=None, line=12):
-    """A stack in the function `call` of torch.distributed, called from `line`; without `call`, that line alone."""
-    return (*((Frame(TORCH, 1, call),) if call else ()), Frame(LINE, line, "train"))
+    """A stack in the function `call` of torch.distributed, called from `line`; without `call`, in that line itself."""
+    return (*((Frame(TORCH, 1, call),) if call else ()), Frame(SCRIPT, line, "train"))
 
 
 def rank(state="waiting", call="all_reduce", line=12, **facts):
+    """The arguments of a Rank."""
     return {"state": state, "stack": stack(call, line), **facts}
 
 
@@ -39,6 +40,7 @@ SIZE = (
 
 
 def victim(**facts):
+    """A rank that ended because its peer was gone."""
     return rank("ended", exit_code=1, error=LOST, **facts)
 
 
@@ -79,7 +81,7 @@ def dead(code, **facts):
             "left with sys.exit(3)",
         ),
         ("failed", [victim(), dead(-9)], "killed", (1,), "SIGKILL"),
-        # last looked at before its group, or its first collective: that look names no line
+        # the stack was recorded before the group, or the first collective: it is out of date
         ("failed", [victim(), dead(-9, recorded=True)], "killed", (1,), "left no trace of where it stood"),
         (
             "failed",
@@ -133,7 +135,7 @@ def test_verdict(ended, ranks, kind, blamed, says):
     assert as_json(job, verdict)["verdict"]["kind"] == kind
 
 
-def test_ranks_that_were_given_one_number_or_another_world_size():
+def test_ranks_with_the_same_number_or_another_world_size():
     for variables, says in (
         ({"rank": "0", "world_size": "2"}, "rank=0 on 2 of them"),
         ({"rank": "-1", "world_size": "4"}, "world_size=4, while 2 ranks"),
@@ -145,22 +147,22 @@ def test_ranks_that_were_given_one_number_or_another_world_size():
 
 
 def test_a_rank_that_computes_for_long_is_named_but_not_accused():
-    text = while_it_works(Rank(0, **rank()), Rank(1, **rank("computing", call=None, line=20)), 31.4)
+    text = long_wait(Rank(0, **rank()), Rank(1, **rank("computing", call=None, line=20)), 31.4)
     assert "rank 0 has waited 31 s" in text and "rank 1 is at work in train() at /somewhere/train.py:20" in text
 
 
-def test_a_place_in_a_library_is_said_without_the_folder_that_it_is_installed_in():
+def test_a_line_of_a_library_is_named_without_the_folder_of_its_installation():
     linear = Frame("/x/site-packages/torch/nn/modules/linear.py", 134, "forward")
     assert words.location(linear) == "torch/nn/modules/linear.py:134"
     assert words.location(Frame(threading.__file__, 629, "wait")) == "threading.py:629"
     assert words.location(Frame("/somewhere/else/train.py", 4, "main")) == "/somewhere/else/train.py:4"
 
 
-def test_of_a_rank_that_raised_the_call_is_the_one_that_its_error_came_from():
-    last_look = stack(None, 9)  # before it came to any collective
+def test_the_call_of_a_rank_that_ended_with_an_error_is_in_the_stack_of_the_error():
+    last_stack = stack(None, 9)  # recorded before it called any collective
     functions = ("broadcast", "wrapper", "broadcast_object_list", "wrapper")
     frames = (*(Frame(TORCH, 1, function) for function in functions), *stack(line=13))
-    raised = Rank(1, state="ended", exit_code=1, stack=last_look, error=Error("Connection closed", 1.0, True, frames))
+    raised = Rank(1, state="ended", exit_code=1, stack=last_stack, error=Error("Connection closed", 1.0, True, frames))
     assert raised.call() == "broadcast_object_list"
-    assert Rank(1, state="ended", exit_code=-15, stack=last_look).call() is None
+    assert Rank(1, state="ended", exit_code=-15, stack=last_stack).call() is None
     assert Rank(1, state="waiting", stack=stack("barrier", 14), error=raised.error).call() == "barrier"

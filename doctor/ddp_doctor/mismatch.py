@@ -7,7 +7,11 @@ from ddp_doctor.job import Job
 from ddp_doctor.verdict import CURES, Verdict, cure_for, in_group, innermost, stands
 
 
-def parted(job: Job) -> Verdict | None:
+def collective_mismatch(job: Job) -> Verdict | None:
+    """The verdict on the first difference in the ranks' recorded collectives; None if there is none.
+
+    None also for a job that ended well under DDP's Join, where a rank without data answers from other lines.
+    """
     histories = {number: rank.history for number, rank in job.ranks.items() if rank.recorded}
     if len(histories) < 2 or (job.ended == "well" and any(map(_under_join, histories.values()))):
         return None
@@ -22,12 +26,13 @@ def parted(job: Job) -> Verdict | None:
 
 
 def _under_join(history: History) -> bool:
-    """Join lets a rank that has no more data answer the others' collectives, from lines of its own."""
+    """Was one of the collectives started by Join?"""
     collectives = (collective for started in history.collectives.values() for collective in started)
     return any(frame.file.endswith("/algorithms/join.py") for each in collectives for frame in each.stack)
 
 
 def _missing(job: Job, difference: Difference) -> Verdict:
+    """The verdict on a collective that some ranks have started and others have not."""
     collective, lack, instead = difference.collective, difference.lack, difference.instead
     absent = job.ranks[lack[0]]
     may_come = job.ended != "hang" and instead is None and any(job.ranks[rank].may_come() for rank in lack)
@@ -47,36 +52,41 @@ def _missing(job: Job, difference: Difference) -> Verdict:
     cure = cure_for(collective.own)
     if instead is None and absent.running:
         cure = f"Look at what {words.ranks(lack[:1])} does in that line."
-    elif source_lines.decisive(collective.own).startswith("in the loop"):
+    elif source_lines.deciding_condition(collective.own).startswith("in the loop"):
         _, way = source_lines.way_past(collective.own)
         sentence += f"; {way}" if way else ""
     return Verdict("missing", lack, sentence, innermost(collective.own), cure)
 
 
 def _unlike(job: Job, difference: Difference) -> Verdict:
+    """The verdict on one collective with other operations, sizes or types on the ranks."""
     collective, other = difference.collective, difference.other
-    what = "types" if collective.sizes == other.sizes and collective.name == other.name else "sizes"
-    what = "operations" if collective.name != other.name else what
+    if collective.name != other.name:
+        what = "operations"
+    else:
+        what = "types" if collective.sizes == other.sizes else "sizes"
     sentence = (
         f"{words.collective(collective)}{in_group(difference)} has other {what} on the ranks: "
         f"{words.ranks(difference.have)} started {words.operation(collective)} of {words.tensors(collective)}, "
         f"{words.ranks(difference.lack)} {words.operation(other)} of {words.tensors(other)}, "
         f"{words.where(collective.own)}"
     )
-    odd = difference.lack
-    if len(difference.have) == len(difference.lack):  # no majority: blame whom this line had other sizes before
-        both = ((difference.have, collective), (difference.lack, other))
-        odd = next((ranks for ranks, candidate in both if _changed(job, ranks, candidate)), odd)
-    return Verdict("unlike", odd, sentence, innermost(collective.own), CURES["unlike"])
+    blamed = difference.lack
+    if len(difference.have) == len(difference.lack):  # no majority: blame the ranks whose sizes have changed
+        sides = ((difference.have, collective), (difference.lack, other))
+        blamed = next((ranks for ranks, started in sides if _sizes_changed(job, ranks, started)), blamed)
+    return Verdict("unlike", blamed, sentence, innermost(collective.own), CURES["unlike"])
 
 
-def _changed(job: Job, ranks, collective) -> bool:
+def _sizes_changed(job: Job, ranks, collective) -> bool:
+    """Had the first of `ranks` started a collective of other sizes when it was last at these lines?"""
     started = job.ranks[ranks[0]].history.collectives.get(collective.group, ())
     earlier = [each for each in started if each.lines == collective.lines and each.number < collective.number]
     return bool(earlier) and earlier[-1].sizes != collective.sizes
 
 
 def _order(job: Job, difference: Difference) -> Verdict:
+    """The verdict on the same collectives, started in another order."""
     collective, other = difference.collective, difference.other
     sentence = (
         f"the ranks start the same collectives in another order: as number {collective.number}{in_group(difference)} "
@@ -87,6 +97,7 @@ def _order(job: Job, difference: Difference) -> Verdict:
 
 
 def _crossed(first: Difference, second: Difference) -> Verdict:
+    """The verdict on ranks that wait for each other in two groups."""
     sentence = (
         f"two process groups are used in another order: {words.ranks(first.have)} waits in "
         f"{words.collective(first.collective)}{in_group(first, always=True)} {words.at(first.collective.own)}, "
