@@ -28,9 +28,9 @@ from ddp_doctor.launch.supervised import Run, supervised, supervised_environment
 
 INSIDE = Path(__file__).with_name("inside")  # the folder with sitecustomize.py
 LOOK = 0.5  # seconds between two looks at the processes
-NAP = 2.0  # seconds: who sleeps no longer, again and again, waits for something
-LONG_SLEEP = 20.0  # seconds: from a shorter sleep a rank comes back, and was only slow
-FIRST_NOTICE = 30.0  # seconds that a rank waits for one at work until that is said, then twice as many
+NAP = 2.0  # seconds: a loop that polls sleeps no longer than this, again and again
+LONG_SLEEP = 20.0  # seconds: a rank in a shorter sleep goes on by itself, and one in a longer sleep stands still
+FIRST_NOTICE = 30.0  # seconds without progress until a notice is printed; each later one after twice as many
 RANK_MEMORY = 100e6  # bytes that a process with torch needs at least
 
 
@@ -44,13 +44,14 @@ def run_and_watch(
     report: Callable[[Job], None] = lambda job: None,
     read_audits=None,
 ) -> Job:
-    """Runs `script` on `nproc` ranks; returns what was seen when it has ended.
+    """Runs `script` on `nproc` ranks under torchrun until it ends or is ended; returns what was seen of the job.
 
     idle: seconds without a new collective, a printed line, CPU time or transferred bytes after which the job stands
-    still. Then `report` gets it, again when something has changed, and the watch goes on. The job is ended when what it
-    waits for provably cannot come, after `end_after` seconds of standing still, or after `timeout` seconds in any case.
-    read_audits: if given, the ranks are audited (`audit/`), without a GPU, and it gets the folder of that.
-    Raises InputError if there is no such script, or it is no Python.
+    still. Then `report` is called with the job, and again whenever its verdict changes.
+    The job is ended when what it waits for provably cannot come, after `end_after` seconds of standing still, or after
+    `timeout` seconds in any case.
+    read_audits: if given, the ranks are audited (`audit/`), without a GPU, and it is called with the audits' folder.
+    Raises InputError if there is no such script, it is no Python, or there is no memory for `nproc` ranks.
     """
     _refuse_what_cannot_run(script, nproc)
     options = ["--standalone", f"--nproc-per-node={nproc}"]
@@ -58,24 +59,24 @@ def run_and_watch(
     run = Run("", {rank: [] for rank in range(nproc)}, {rank: {} for rank in range(nproc)})
     folder = Path(tempfile.mkdtemp(prefix="ddp_doctor_run_"))
     options += ["--redirects=3", f"--log-dir={folder / 'ranks'}"]
-    with tempfile.TemporaryDirectory(prefix="ddp_doctor_") as own:
+    with tempfile.TemporaryDirectory(prefix="ddp_doctor_") as records_folder:
         environment = supervised_environment()
         environment.setdefault("OMP_NUM_THREADS", "1")  # torchrun does so, too, with a banner
         paths = [str(INSIDE), *filter(None, [environment.get("PYTHONPATH")])]
-        environment |= {"PYTHONPATH": os.pathsep.join(paths), "DDP_DOCTOR_FOLDER": own}
+        environment |= {"PYTHONPATH": os.pathsep.join(paths), "DDP_DOCTOR_FOLDER": records_folder}
         if read_audits:
             environment |= {"DDP_DOCTOR_AUDIT": "1", "CUDA_VISIBLE_DEVICES": ""}
         command = [sys.executable, "-P", "-m", "torch.distributed.run", *options, str(script), *arguments]
         output = RankOutput(folder, run, quiet=False, results=False, colours=bool(sys.stdout and sys.stdout.isatty()))
-        watch = Watch(Path(own), environment[RUN_VARIABLE], output, idle, timeout, end_after, report)
-        with _an_interrupt_asks(watch):
+        watch = Watch(Path(records_folder), environment[RUN_VARIABLE], output, idle, timeout, end_after, report)
+        with _first_interrupt_ends(watch):
             supervised(command, environment, folder, None, output, stop_when=watch.should_end)
         if read_audits:
-            read_audits(Path(own))
+            read_audits(Path(records_folder))
         if run.timed_out:
             watch.job.seconds = run.seconds
             return watch.job
-        job = _after_the_end(run, output, records.read(Path(own), nproc == 1), nproc)
+        job = _after_the_end(run, output, records.read(Path(records_folder), nproc == 1), nproc)
         for rank in job.ranks.values():
             rank.busy = watch.busy.get(rank.rank, False)
         return job
@@ -95,17 +96,20 @@ def _refuse_what_cannot_run(script, nproc: int) -> None:
 
 
 @contextlib.contextmanager
-def _an_interrupt_asks(watch):
-    """The first Ctrl-C asks for the page of what stands now; a second one ends it all at once."""
+def _first_interrupt_ends(watch):
+    """Within it, the first Ctrl-C lets `watch` look at the ranks and end the job; a second one is a KeyboardInterrupt.
+
+    Changes nothing in a thread, where no signal handler can be set.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def ask(*_):
+    def handle_interrupt(*_):
         watch.interrupted = True
         signal.signal(signal.SIGINT, former)
 
-    former = signal.signal(signal.SIGINT, ask)
+    former = signal.signal(signal.SIGINT, handle_interrupt)
     try:
         yield
     finally:
@@ -113,7 +117,7 @@ def _an_interrupt_asks(watch):
 
 
 class Watch:
-    """Decides when to look, to report and to end the job. Then `job` is what it saw, and says why it was ended."""
+    """Decides when to look at the ranks, to report and to end the job. `job`: the last look; its `ended` says why."""
 
     def __init__(self, folder: Path, tag: str, output: RankOutput, idle: float, timeout, end_after, report):
         self.folder, self.tag, self.output, self.idle, self.report = folder, tag, output, idle, report
@@ -123,21 +127,21 @@ class Watch:
         self.job = Job({}, self.world_size, "time")
         self.interrupted = False
         self.processes: dict[int, psutil.Process] = {}
-        self.ports: set[int] = set()  # of the stores, which some ranks ask again and again while they wait
+        self.ports: set[int] = set()  # of the stores, see movement.store_ports
         self.next_look = self.next_search = self.next_stacks = 0.0
-        self.progress, self.progress_time = None, time.monotonic()
+        self.progress, self.progress_time = None, time.monotonic()  # see quiet
         self.still_since: float | None = None
         self.next_notice, self.reported, self.next_report = FIRST_NOTICE, "", 0.0
-        self.ends_of_naps: set[float] = set()  # as they were seen since anything moved
+        self.ends_of_naps: set[float] = set()  # those seen since the last progress
         self.busy: dict[int, bool] = {}
         self.used: deque = deque()  # (time, {rank: Usage}) of the last `idle` seconds
 
     def quiet(self) -> float:
-        """Seconds since the last new collective or printed line."""
+        """Seconds since the last progress: a collective, a printed line, a rank that started or ended."""
         return time.monotonic() - self.progress_time
 
     def should_end(self) -> bool:
-        """To be asked many times a second."""
+        """Whether the job is to be ended now. Looks and reports when it is time; to be called many times a second."""
         now = time.monotonic()
         if self.interrupted or now > self.deadline:
             self._look_at_all("interrupt" if self.interrupted else "time")
@@ -146,26 +150,14 @@ class Watch:
             return False
         self.next_look = now + LOOK
         self._find_processes(now)
-        lines = {rank: len(lines) for rank, lines in self.output.run.lines.items()}
-        progress = (records.progress(self.folder), lines, sorted(self.processes))
-        if progress != self.progress:
-            self.progress, self.progress_time, self.next_notice, self.still_since = progress, now, FIRST_NOTICE, None
-            self.ends_of_naps.clear()
-        connections = movement.bytes_by_connection(self.ports)
-        self.used.append((now, {rank: movement.usage(each, connections) for rank, each in self.processes.items()}))
-        while len(self.used) > 1 and self.used[1][0] <= now - self.idle:
-            self.used.popleft()
-        begin, earlier = self.used[0]
-        for rank, used in self.used[-1][1].items():
-            former = earlier.get(rank, used)
-            self.busy[rank] = (
-                used.cpu - former.cpu > movement.BUSY * (now - begin) or used.transferred > former.transferred
-            )
+        self._note_progress(now)
+        self._note_usage(now)
         if not self.processes or self.quiet() < self.idle or now < self.next_stacks:
             return False
         self._look_at_all("still")
-        if not self._stands_still():
+        if self._works_or_has_ended() or self._goes_on_after_a_sleep():
             self.still_since, self.next_stacks = None, now + 1
+            self._notice_long_wait()
             return False
         self.still_since = self.still_since or max(self.progress_time, now - self.idle)
         still = now - self.still_since
@@ -177,8 +169,31 @@ class Watch:
         self._report(now)
         return False
 
+    def _note_progress(self, now: float) -> None:
+        lines = {rank: len(lines) for rank, lines in self.output.run.lines.items()}
+        progress = (records.progress(self.folder), lines, sorted(self.processes))
+        if progress != self.progress:
+            self.progress, self.progress_time, self.next_notice, self.still_since = progress, now, FIRST_NOTICE, None
+            self.ends_of_naps.clear()
+
+    def _note_usage(self, now: float) -> None:
+        """Appends to `used`, drops what is older than `idle` seconds but for the newest such, and sets `busy`."""
+        connections = movement.bytes_by_connection(self.ports)
+        self.used.append((now, {rank: movement.usage(each, connections) for rank, each in self.processes.items()}))
+        while len(self.used) > 1 and self.used[1][0] <= now - self.idle:
+            self.used.popleft()
+        begin, earlier = self.used[0]
+        for rank, used in self.used[-1][1].items():
+            former = earlier.get(rank, used)
+            self.busy[rank] = (
+                used.cpu - former.cpu > movement.BUSY * (now - begin) or used.transferred > former.transferred
+            )
+
     def _report(self, now: float) -> None:
-        """Reports what has not been reported, and that not many times a minute."""
+        """Reports a verdict other than the last reported one, at most once in 2 * `idle` seconds; else prints a notice.
+
+        How long a rank still sleeps makes no other verdict.
+        """
         sentence = re.sub(r" \(for \d+ s more\)", "", diagnose(self.job).sentence)
         if sentence != self.reported and now >= self.next_report:
             self.reported, self.next_report = sentence, now + 2 * self.idle
@@ -189,7 +204,7 @@ class Watch:
             print(f"doctor: still nothing moves, for {self.job.quiet:.0f} s now", flush=True)
 
     def _look_at_all(self, ended: str) -> None:
-        """Every rank with its state and its stack as it stands now."""
+        """Sets `job` to what is seen of all ranks now: their records, states, stacks and errors."""
         by_number = records.read(self.folder, self.world_size == 1)
         for number, process in self.processes.items():
             rank = by_number.setdefault(number, Rank(number, process.pid))
@@ -205,33 +220,51 @@ class Watch:
         world_size = max([self.world_size, *(rank.group_size for rank in by_number.values())])
         self.job = Job(dict(sorted(by_number.items())), world_size, ended, quiet=self.quiet())
 
-    def _stands_still(self) -> bool:
+    def _works_or_has_ended(self) -> bool:
+        """Does a rank work, or have all ended?"""
         all_ranks = self.job.ranks.values()
-        waits = [rank for rank in all_ranks if rank.waits_for_peers()]
-        at_work = [rank for rank in all_ranks if rank.works()]
-        if at_work or all(rank.state == "ended" for rank in all_ranks):
-            if at_work and self.quiet() > self.next_notice and any(rank.has_started_a_collective for rank in waits):
-                self.next_notice = 2 * self.quiet()
-                print(f"doctor: {long_wait(waits[0], at_work[0], self.quiet())}", flush=True)
-            return False
+        return any(rank.works() for rank in all_ranks) or all(rank.state == "ended" for rank in all_ranks)
+
+    def _notice_long_wait(self) -> None:
+        """Prints a notice if a rank has waited for long while another works."""
+        waiting = [rank for rank in self.job.ranks.values() if rank.waits_for_peers()]
+        working = [rank for rank in self.job.ranks.values() if rank.works()]
+        started = any(rank.has_started_a_collective for rank in waiting)
+        if working and started and self.quiet() > self.next_notice:
+            self.next_notice = 2 * self.quiet()
+            print(f"doctor: {long_wait(waiting[0], working[0], self.quiet())}", flush=True)
+
+    def _goes_on_after_a_sleep(self) -> bool:
+        """Is a rank in a sleep after which it may go on by itself? Adds to `ends_of_naps`.
+
+        With more than NAP and at most LONG_SLEEP seconds left: yes. With more: no.
+        A nap, with at most NAP seconds left, is one of many in a loop that polls, or the end of a longer sleep. Only a
+        loop shows several ends, so: yes, until three different ends were seen since the last progress.
+        Where the end is not known (it is on Linux only), a nap counts as polling: no.
+        """
+        all_ranks = self.job.ranks.values()
         if any(NAP < (rank.sleeps or 0.0) <= LONG_SLEEP for rank in all_ranks):
-            return False
-        naps = [rank for rank in all_ranks if rank.running and rank.stack]
-        naps = [rank for rank in naps if "sleep(" in source_lines.text_at(rank.stack[0].file, rank.stack[0].line)]
-        naps = [rank for rank in naps if (rank.sleeps or 0.0) <= NAP]
-        self.ends_of_naps |= {round(time.monotonic() + rank.sleeps, 1) for rank in naps if rank.sleeps}
-        # One that is seen once may be the end of a longer sleep.
-        return not (naps and sys.platform == "linux" and len(self.ends_of_naps) < 3)
+            return True
+        napping = [rank for rank in all_ranks if (rank.sleeps or 0.0) <= NAP and _calls_sleep(rank)]
+        self.ends_of_naps |= {round(time.monotonic() + rank.sleeps, 1) for rank in napping if rank.sleeps}
+        return bool(napping) and sys.platform == "linux" and len(self.ends_of_naps) < 3
 
     def _find_processes(self, now: float) -> None:
+        """Drops processes that have ended, and once a second looks for ranks that are missing."""
         self.processes = {rank: process for rank, process in self.processes.items() if _lives(process)}
         if now >= self.next_search and (len(self.processes) < self.world_size or self.world_size == 1):
             self.next_search = now + 1
             processes = tagged(self.tag)
             self.processes |= ranks.by_environment(processes)
-            if self.world_size == 1 and (own := records.ranks_by_pid(self.folder)):  # the script has started its ranks
-                self.processes = {own[process.pid]: process for process in processes if process.pid in own}
+            started = records.ranks_by_pid(self.folder) if self.world_size == 1 else {}
+            if started:  # the script has started its ranks itself
+                self.processes = {started[process.pid]: process for process in processes if process.pid in started}
             self.ports = movement.store_ports(self.processes.values())
+
+
+def _calls_sleep(rank: Rank) -> bool:
+    innermost = rank.stack[0] if rank.running and rank.stack else None
+    return innermost is not None and "sleep(" in source_lines.text_at(innermost.file, innermost.line)
 
 
 def _lives(process: psutil.Process) -> bool:
@@ -242,7 +275,7 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def _printed_error(rank: int, output: RankOutput) -> Error | None:
-    """The error of a rank's last traceback, with the time at which it was printed."""
+    """The error of a rank's traceback, with the time at which the first one was seen; None if it printed none."""
     if rank not in output.first_traceback:
         return None
     lines = without_prefixes(output.errors.get(rank, []))
@@ -252,7 +285,7 @@ def _printed_error(rank: int, output: RankOutput) -> Error | None:
 
 
 def _printed_stack(lines: list[str], text: str) -> tuple[Frame, ...]:
-    """The frames above the line of a traceback that begins `text`, innermost first."""
+    """The frames of the traceback that ends with the first line of `text`, innermost first."""
     end = next((i for i, line in enumerate(lines) if line == text.partition("\n")[0]), 0)
     begin = max((i for i in range(end) if lines[i] == HEADER), default=end)
     matches = [re.match(r'  File "(.*)", line (\d+), in (.*)', line) for line in lines[begin:end]]
@@ -260,9 +293,10 @@ def _printed_stack(lines: list[str], text: str) -> tuple[Frame, ...]:
 
 
 def _after_the_end(run: Run, output: RankOutput, by_number: dict[int, Rank], nproc: int) -> Job:
+    """A job that has ended by itself. by_number: its ranks as recorded; gets what torchrun and the output add."""
     codes, failure = first_failure(run.exit_code, run.launcher_lines, run.lines, output.errors, output.first_traceback)
-    started_itself = nproc == 1 and any(rank.group_size > 1 for rank in by_number.values())
-    for number in () if started_itself else run.lines:  # else torchrun knows the process alone that started them
+    script_started_ranks = nproc == 1 and any(rank.group_size > 1 for rank in by_number.values())
+    for number in () if script_started_ranks else run.lines:  # torchrun does not know ranks that a script has started
         rank = by_number.setdefault(number, Rank(number))
         rank.exit_code = codes.get(number)
         if (rank.exit_code or 0) < 0:
@@ -270,7 +304,7 @@ def _after_the_end(run: Run, output: RankOutput, by_number: dict[int, Rank], npr
         rank.last_lines = run.lines[number][-3:]
         rank.error = rank.error or _printed_error(number, output)
         if rank.error is None and rank.exit_code not in (0, None):
-            # A C++ error has no traceback; a rank that was killed has none either, whatever it printed before.
+            # A C++ error has no traceback. Other last lines are not taken for an error: the rank may have been killed.
             text = first_error(without_prefixes(output.errors.get(number, [])))
             if "terminate called after" in text:
                 rank.error = Error(text, None, is_symptom(text))
