@@ -1,7 +1,7 @@
-"""Whether a process moves, seen from outside: CPU time and bytes, with all that it has started; else, what it awaits.
+"""Measures from outside whether a process moves, by CPU time and bytes, and what it waits for if it does not.
 
-Bytes are those of the main thread's read and write calls and of the TCP connections. Linux alone tells; elsewhere
-they count as none.
+What a process has started counts as its own. Bytes are those of the main thread's read and write calls and of the TCP
+connections; they are known on Linux only, and 0 elsewhere.
 """
 
 import contextlib
@@ -14,8 +14,9 @@ from pathlib import Path
 
 import psutil
 
-BUSY = 0.05  # share of a core that a rank uses at least while it computes
-# System calls by machine: that wait for a child, with the argument that names it; that read, from argument 0
+BUSY = 0.05  # share of a core that a computing rank uses at least
+# Numbers of system calls, by machine: {one that waits for a child: position of the argument that is the child's pid},
+# {those that read from the file descriptor in argument 0}
 _CALLS = {
     "x86_64": ({61: 0, 247: 1}, {0, 17, 42, 43, 45, 47, 288}),
     "aarch64": ({260: 0, 95: 1}, {63, 67, 202, 203, 207, 212, 242}),
@@ -25,14 +26,14 @@ _WAITS, _READS = _CALLS.get(platform.machine(), ({}, set()))
 
 @dataclass(frozen=True)
 class Usage:
-    """CPU seconds and bytes so far, of a process and all that it has started."""
+    """CPU seconds and bytes so far, of a process and all its descendants."""
 
     cpu: float = 0.0
     transferred: int = 0
 
 
 def usage(process: psutil.Process, connections: dict[str, int]) -> Usage:
-    """`connections` as from `bytes_by_connection`."""
+    """The usage of a process until now. connections: from `bytes_by_connection`."""
     cpu, transferred = 0.0, 0
     try:
         family = [process, *process.children(recursive=True)]
@@ -50,7 +51,7 @@ def usage(process: psutil.Process, connections: dict[str, int]) -> Usage:
 
 
 def state_of(process: psutil.Process, now: Usage, earlier: Usage, seconds: float) -> str:
-    """`Rank.state` of a process that has used `earlier` `seconds` ago."""
+    """A process's state, as in `Rank.state`. now, earlier: its usage now and `seconds` ago."""
     try:
         status = process.status()
     except psutil.Error:
@@ -59,7 +60,7 @@ def state_of(process: psutil.Process, now: Usage, earlier: Usage, seconds: float
         return "ended"
     if status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
         return "stopped"
-    # A running process is at work, though on a crowded machine it may get no CPU time.
+    # A process that is ready to run is at work, though on a busy machine it may get no CPU time.
     if status == psutil.STATUS_RUNNING or now.cpu - earlier.cpu > BUSY * max(seconds, 1.0):
         return "computing"
     return "transferring" if now.transferred > earlier.transferred else "waiting"
@@ -68,7 +69,7 @@ def state_of(process: psutil.Process, now: Usage, earlier: Usage, seconds: float
 def waits_for(process: psutil.Process, in_subprocess: bool) -> str | None:
     """In words, what outside of the job its main thread waits for; None if that is not known.
 
-    in_subprocess: its Python stack stands in `subprocess`, which may read a program's output while it waits.
+    in_subprocess: its Python stack is in `subprocess`, which may read a program's output while it waits for it.
     """
     try:
         if process.status() == psutil.STATUS_DISK_SLEEP:
@@ -91,7 +92,7 @@ def waits_for(process: psutil.Process, in_subprocess: bool) -> str | None:
 
 
 def store_ports(processes) -> set[int]:
-    """The ports of the ranks' stores, which some ask again and again while they wait."""
+    """The ports of the ranks' stores: bytes there are no movement, since a rank that waits polls its store."""
     ports = set()
     for process in processes:
         with contextlib.suppress(psutil.Error, OSError, ValueError):
@@ -100,7 +101,7 @@ def store_ports(processes) -> set[int]:
 
 
 def _bytes_of_calls(pid: int) -> int:
-    """Those of the main thread: another may write a log for ever, whatever becomes of the training."""
+    """Bytes of the main thread's read and write calls. Another thread may write a log while the training hangs."""
     try:
         return sum(int(line.split()[1]) for line in Path(f"/proc/{pid}/task/{pid}/io").read_text().splitlines()[:2])
     except (OSError, ValueError):
@@ -117,16 +118,16 @@ def _links(pid: int) -> list[str]:
 
 
 def bytes_by_connection(ports: set[int]) -> dict[str, int]:
-    """socket:[inode] -> the bytes that this machine's TCP connections have carried, but for those at `ports`.
+    """{"socket:[inode]": bytes sent and received} of this machine's TCP connections, but for those at `ports`.
 
-    Asked of the kernel as `ss -i` does (man 7 sock_diag). {} where it does not answer.
+    The kernel is asked as `ss -i` does it (man 7 sock_diag). {} where it does not answer.
     """
     carried = {}
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as kernel:  # NETLINK_SOCK_DIAG
             kernel.settimeout(1)
             for address_family in (socket.AF_INET, socket.AF_INET6):
-                # established ones, with their tcp_info: SOCK_DIAG_BY_FAMILY (20), NLM_F_REQUEST | NLM_F_DUMP
+                # for established ones with their tcp_info: SOCK_DIAG_BY_FAMILY (20), NLM_F_REQUEST | NLM_F_DUMP (0x301)
                 request = struct.pack("=BBBBI48x", address_family, socket.IPPROTO_TCP, 1 << 1, 0, 1 << 1)
                 kernel.send(struct.pack("=IHHII", 16 + len(request), 20, 0x301, 1, 0) + request)
                 while _read_answer(kernel.recv(1 << 18), ports, carried):
@@ -137,7 +138,7 @@ def bytes_by_connection(ports: set[int]) -> dict[str, int]:
 
 
 def _read_answer(data: bytes, ports: set[int], carried: dict[str, int]) -> bool:
-    """Whether more is to come."""
+    """Adds the connections in one answer of the kernel to `carried`. Returns whether another answer follows."""
     while data:
         length, kind = struct.unpack_from("=IH", data)
         if kind in (2, 3):  # NLMSG_ERROR, NLMSG_DONE

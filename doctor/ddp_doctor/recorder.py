@@ -1,12 +1,12 @@
-"""Runs inside each rank, beside the script: writes down what the doctor can read when the rank is gone.
+"""Runs inside each rank, in a thread of its own, and writes files that the doctor can read when the rank is gone.
 
-Standard library only, and never the first to import torch. In the doctor's folder, by pid:
+It imports the standard library only, and torch never before the script does. Its files in the doctor's folder:
 
     PID.status    JSON, replaced up to twenty times a second: time, the main thread's stack, the exception that it
                   handles, and for each process group the numbers of the last collective started and finished
     PID.history   JSON, replaced when it has grown: torch's flight recorder, with the Python stack of each collective
-    PID.events    JSON lines: start, the process group, an exception that nobody caught, sys.exit and os._exit with
-                  their line
+    PID.events    JSON lines: the start, the process group, uncaught exceptions, and calls of sys.exit and os._exit
+                  with their stacks
     PID.calls     JSON in slots: the newest collectives that Python has called, each written before it starts, because
                   gloo may abort in it
     PID.fatal     text of faulthandler: the stacks at SIGSEGV, SIGABRT, SIGBUS, SIGFPE and SIGILL
@@ -26,15 +26,18 @@ import threading
 import time
 
 POLL = 0.05  # seconds between two looks
-SHARE = 0.05  # of the time, at most, is spent on writing a file while it grows
-QUIET = 0.3  # seconds without a new collective after which it is written in any case
-DEEPEST = 60  # frames of a stack
-SLOTS, SLOT = 64, 4096  # how many calls are kept, and bytes for each
+SHARE = 0.05  # of the time, at most, is spent on writing PID.history while it grows
+QUIET = 0.3  # seconds without a new collective after which PID.history is written in any case
+DEEPEST = 60  # recorded frames of a stack
+SLOTS, SLOT = 64, 4096  # slots in PID.calls, and bytes of each
 
 
 def start(folder, spawn_variables=None):
-    """Begins to record this process into `folder`, and what it starts by `multiprocessing` as long as it has no group:
-    those may be ranks. `spawn_variables`: with these in its environment a process of ours loads this recorder."""
+    """Begins to record this process into `folder`.
+
+    The processes that it starts by `multiprocessing` before it has a process group may be ranks, and are recorded, too.
+    spawn_variables: the environment variables with which a new Python loads this recorder.
+    """
     _record(folder)
     _note_exits()
     os.register_at_fork(after_in_child=lambda: None if _has_group() else _record(folder))
@@ -53,19 +56,20 @@ def _record(folder):
 
 
 def _follow_spawned(variables):
+    """Adds the variables to the environment of processes that multiprocessing spawns, as long as there is no group."""
     from multiprocessing import util
 
-    former = util.spawnv_passfds
+    original = util.spawnv_passfds
 
     def spawnv_passfds(path, args, passfds):
         if "--multiprocessing-fork" not in map(os.fsdecode, args) or _has_group():
-            return former(path, args, passfds)
-        own = {name: os.environ.get(name) for name in variables}
+            return original(path, args, passfds)
+        former = {name: os.environ.get(name) for name in variables}
         os.environ.update(variables)
         try:
-            return former(path, args, passfds)
+            return original(path, args, passfds)
         finally:
-            for name, value in own.items():
+            for name, value in former.items():
                 os.environ.pop(name) if value is None else os.environ.update({name: value})
 
     util.spawnv_passfds = spawnv_passfds
@@ -76,10 +80,13 @@ def _has_group():
 
 
 def _world():
+    """torch's global state of process groups; None if torch.distributed is not imported."""
     return getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
 
 
 class Recorder:
+    """Records one process. A thread calls `look`; hooks in the script's calls use the other methods."""
+
     def __init__(self, folder):
         self.pid = os.getpid()
         self.path = os.path.join(folder, str(self.pid))
@@ -89,11 +96,11 @@ class Recorder:
         self.calls = None  # file descriptor of PID.calls
         self.call_count = 0
         self.follows_workers = False
-        self.group = None  # size and rank of the default process group
-        self.shut_down = None  # id of the default process group that the script has destroyed
+        self.group = None  # (size, rank) of the default process group
+        self.shut_down = None  # id of the default process group that the script has shut down
         self.groups = {}  # name -> name and ranks; kept when the group is destroyed
-        self.stack, self.progress, self.moved = [], {}, 0.0
-        self.written, self.settled, self.next_history = {}, True, 0.0
+        self.stack, self.progress, self.progress_time = [], {}, 0.0  # as of the last look; when progress last changed
+        self.written_progress, self.settled, self.next_history = {}, True, 0.0  # of PID.history
 
     def event(self, kind, **facts):
         """Appends one line to PID.events; nothing in a process that this one has forked."""
@@ -104,17 +111,19 @@ class Recorder:
             file.write(line.encode())
 
     def watch(self):
-        with contextlib.suppress(OSError), open("/proc/thread-self/comm", "w") as name:
-            name.write("ddp_doctor")  # so that what it writes is not taken for the script's
+        """The thread: looks until the process ends, or a look fails."""
         while not self.stopping.wait(POLL):
             try:
                 self.look()
-            except Exception as error:  # a rank must not notice that it is watched
+            except Exception as error:  # no error of the recorder may reach the script
                 self.event("recorder failed", text=repr(error))
                 return
 
     def look(self, last=False):
-        """Writes the status if it changed, and the history if it has grown."""
+        """Installs the hooks for what the script has imported; writes status and history if they have changed.
+
+        last: the process is about to end.
+        """
         if self.calls is None and _dumps():
             self.calls = os.open(self.path + ".calls", os.O_WRONLY | os.O_CREAT, 0o600)
             _note_calls(sys.modules["torch._C._distributed_c10d"].ProcessGroup)
@@ -123,6 +132,21 @@ class Recorder:
             self.follows_workers = True
             _let_workers_leave_a_stack(loaders)
         progress = self.read_progress()
+        self._note_group()
+        if progress != self.progress:
+            self.progress_time = time.monotonic()
+        self._write_status(progress, last)
+        quiet = time.monotonic() - self.progress_time > QUIET
+        grown = progress != self.written_progress or not self.settled
+        if progress and (last or (grown and (quiet or time.monotonic() >= self.next_history))):
+            begin = time.thread_time()
+            self.write_history()
+            # torch counts a collective before it records it, so write once more when no new one comes
+            self.written_progress, self.settled = progress, quiet
+            self.next_history = time.monotonic() + (time.thread_time() - begin) / SHARE
+
+    def _note_group(self):
+        """Writes an event if the default process group was created or destroyed since the last look."""
         if not _has_group():
             self.shut_down = None
         if self.group is None and _has_group() and id(_world().default_pg) != self.shut_down:
@@ -131,33 +155,27 @@ class Recorder:
         elif self.group and not _has_group():
             self.group = None
             self.event("group destroyed")
-        if progress != self.progress:
-            self.moved = time.monotonic()
+
+    def _write_status(self, progress, last):
         stack = _stack(sys._current_frames().get(self.main_thread))
-        if last or any(file == __file__ for file, _, _ in stack):  # it ends, and stands in here
+        in_a_hook = any(file == __file__ for file, _, _ in stack)
+        if last or in_a_hook:  # then it is not the script's stack
             stack = self.stack if progress == self.progress else []
         if (stack, progress) != (self.stack, self.progress):
             self.stack, self.progress = stack, progress
-            handled = _handled(self.main_thread)
-            handled = handled and _first_of_chain(handled)
+            error = _handled(self.main_thread)
+            handled = _first_of_chain(error) if error else None
             self.replace(".status", {"time": time.time(), "stack": stack, "progress": progress, "handled": handled})
-        quiet = time.monotonic() - self.moved > QUIET
-        grown = progress != self.written or not self.settled
-        if progress and (last or (grown and (quiet or time.monotonic() >= self.next_history))):
-            begin = time.thread_time()
-            self.write_history()
-            # torch counts a collective before it notes it, so once more when all is quiet
-            self.written, self.settled = progress, quiet
-            self.next_history = time.monotonic() + (time.thread_time() - begin) / SHARE
 
     def last_look(self):
-        """Record what is not yet written when this process is about to end."""
+        """Writes what is not yet written when this process is about to end."""
         try:
             self.look(last=True)
         except Exception as error:
             self.event("recorder failed", text=repr(error))
 
     def end(self, thread):
+        """Stops the thread and looks a last time; nothing in a process that this one has forked."""
         if os.getpid() != self.pid:
             return
         self.stopping.set()
@@ -165,10 +183,11 @@ class Recorder:
         self.last_look()
 
     def note_call(self, name, group, arguments):
+        """Writes a collective that Python is about to call into the next slot of PID.calls, over the oldest one."""
         if self.calls is None or os.getpid() != self.pid:
             return
-        sent = 0 if name in ("all_reduce", "broadcast", "reduce", "scatter") else 1
-        tensors = list(_tensors(arguments[sent : sent + 1]))
+        inputs = 0 if name in ("all_reduce", "broadcast", "reduce", "scatter") else 1  # position among the arguments
+        tensors = list(_tensors(arguments[inputs : inputs + 1]))
         call = {
             "name": name,
             "time": time.time_ns(),
@@ -186,7 +205,7 @@ class Recorder:
         self.call_count += 1
 
     def note_shutdown(self, group):
-        """Two looks can miss a group that is made, used and destroyed between them."""
+        """Writes the event when the default group is shut down: `look` may miss it if another is created at once."""
         if os.getpid() == self.pid and group is _world().default_pg:
             self.shut_down = id(group)
             self.event("group destroyed")
@@ -201,17 +220,18 @@ class Recorder:
         return progress
 
     def write_history(self):
-        with _inductor_unloaded():
+        """Writes the entries of all of torch's recorders, and the groups, as one dump."""
+        with _without_inductor():
             dumps = [pickle.loads(dump(True, True, False)) for dump in _dumps()]
-        whole = {"entries": [entry for dump in dumps for entry in dump.get("entries", [])]}
+        history = {"entries": [entry for dump in dumps for entry in dump.get("entries", [])]}
         world = _world()
         if world is not None:
             for group, ranks in list(world.pg_group_ranks.items()):
                 name = world.pg_names.get(group)
                 if name is not None:
                     self.groups[str(name)] = {"name": str(name), "ranks": str(sorted(ranks))}
-        whole["pg_config"] = self.groups  # gloo leaves it empty: what NCCL would say
-        self.replace(".history", whole)
+        history["pg_config"] = self.groups  # as NCCL fills it; gloo leaves it empty
+        self.replace(".history", history)
 
     def replace(self, suffix, content):
         """Writes JSON so that a reader sees the old or the new file, whole."""
@@ -239,7 +259,7 @@ def _dumps():
 
 
 class _Inductor:
-    """Stands for torch._inductor as long as nobody has asked for it; who asks now gets the real one."""
+    """Stands for torch._inductor: any attribute but `codecache` imports the real module, and is taken from there."""
 
     def __getattr__(self, name):
         if name == "codecache":
@@ -248,9 +268,12 @@ class _Inductor:
 
 
 @contextlib.contextmanager
-def _inductor_unloaded():
-    """For a stack, torch looks whether it has compiled code, and would import torch._inductor for it: a second of CPU
-    time, in the middle of what the script imports itself."""
+def _without_inductor():
+    """Within it, a dump with stacks does not import torch._inductor, unless the script has done so.
+
+    torch would import it to ask its `codecache` about compiled code: a second of CPU time, possibly in the middle of
+    an import of the script's own.
+    """
     torch = sys.modules["torch"]
     stand_in = None if "_inductor" in vars(torch) or "torch._inductor" in sys.modules else _Inductor()
     if stand_in:
@@ -263,18 +286,18 @@ def _inductor_unloaded():
 
 
 def _let_workers_leave_a_stack(module):
-    """torch gives a DataLoader's worker signal handlers of its own, which would replace faulthandler's."""
-    former = module._set_worker_signal_handlers
+    """Enables faulthandler after torch has set a DataLoader worker's signal handlers, which would replace its own."""
+    original = module._set_worker_signal_handlers
 
     def set_worker_signal_handlers():
         faulthandler.disable()
-        former()
+        original()
         faulthandler.enable(_recorder.fatal, all_threads=True)
 
     module._set_worker_signal_handlers = set_worker_signal_handlers
 
 
-COLLECTIVES = {
+COLLECTIVES = {  # method of torch's ProcessGroup: name of the collective
     "allreduce": "all_reduce",
     "broadcast": "broadcast",
     "reduce": "reduce",
@@ -291,31 +314,33 @@ COLLECTIVES = {
 
 
 def _note_calls(process_group):
-    """DDP's own collectives start in C++ and are not noted here: for those there is the stack."""
+    """Wraps the methods of torch's ProcessGroup so that their calls are recorded.
 
-    def noting(name, former):
+    Collectives of DDP start in C++ and are not seen here; of those the stack shows the backward pass.
+    """
+
+    def noting(name, original):
         def call(self, *args, **kwargs):
-            try:
+            with contextlib.suppress(Exception):  # no error of the recorder may reach the script
                 _recorder.note_call(name, self, args)
-            except Exception:  # nothing of it may reach the script
-                pass
-            return former(self, *args, **kwargs)
+            return original(self, *args, **kwargs)
 
         return call
 
     for method, name in COLLECTIVES.items():
         setattr(process_group, method, noting(name, getattr(process_group, method)))
-    former_shutdown = process_group.shutdown
+    original_shutdown = process_group.shutdown
 
     def shutdown(self):
         with contextlib.suppress(Exception):
             _recorder.note_shutdown(self)
-        return former_shutdown(self)
+        return original_shutdown(self)
 
     process_group.shutdown = shutdown
 
 
 def _tensors(arguments):
+    """Yields the tensors in nested lists and tuples."""
     for argument in arguments:
         if isinstance(argument, (list, tuple)):
             yield from _tensors(argument)
@@ -324,7 +349,7 @@ def _tensors(arguments):
 
 
 def _handled(thread):
-    """The exception in whose `except` or `finally` a thread stands."""
+    """The exception that a thread handles, in an `except` or `finally` block; None if it handles none."""
     error = sys._current_exceptions().get(thread)
     return error[1] if isinstance(error, tuple) else error  # Python 3.11 gives type, exception and traceback
 
@@ -339,8 +364,9 @@ def _stack(frame):
 
 
 def _note_exits():
-    """Notes who leaves, and from where, without changing what happens."""
-    former_hook, former_exit, former_os_exit = sys.excepthook, sys.exit, os._exit
+    """Records uncaught exceptions and calls of sys.exit and os._exit, which then have the same effect as before."""
+    former_hook, former_thread_hook = sys.excepthook, threading.excepthook
+    former_exit, former_os_exit = sys.exit, os._exit
 
     def excepthook(kind, error, traceback):
         try:
@@ -349,12 +375,12 @@ def _note_exits():
         finally:
             former_hook(kind, error, traceback)
 
-    def thread_hook(args, former=threading.excepthook):
+    def thread_hook(args):
         try:
             if args.exc_value is not None:
                 _recorder.event("exception in a thread", **_first_of_chain(args.exc_value))
         finally:
-            former(args)
+            former_thread_hook(args)
 
     def leave(code=None):
         _recorder.event("sys.exit", status=repr(code), stack=_stack(sys._getframe(1)))
@@ -373,8 +399,11 @@ def _note_exits():
 
 
 def _first_of_chain(error):
-    """The first exception of a chain: its type, text and stack, innermost first."""
-    while "DataLoader worker" not in str(error):  # torch raises that from what it came to know it by
+    """The first exception of a chain of causes and contexts: its type, text and stack, innermost first.
+
+    Not further back than torch's error on a dead DataLoader worker, whose cause is how torch noticed it.
+    """
+    while "DataLoader worker" not in str(error):
         earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
         if earlier is None:
             break

@@ -11,14 +11,15 @@ from ddp_doctor.job import Error, Rank
 from ddp_doctor.launch.first_failure import is_symptom
 from ddp_doctor.recorder import SLOT
 
-NAMES_IN_A_DUMP = {dtype: name for name, dtype in DTYPES.items()}  # float32, as a tensor says, is Float there
+NAMES_IN_A_DUMP = {dtype: name for name, dtype in DTYPES.items()}  # float32: Float
 
 
 def read(folder: Path, single: bool = False) -> dict[int, Rank]:
-    """{number: Rank}, of several processes with the same number the newest. Their `state` is not set: no record has it.
+    """{number: Rank} of the recorded processes; of several with the same number, the one that started last.
 
-    single: torchrun has started one process. Where that one has started processes that formed a group, they are the
-    ranks.
+    No record has a rank's `state`, so it stays "ended".
+    single: torchrun has started one process only. If processes of a group of two or more were recorded, which it has
+    then started, these are the ranks.
     """
     spawned = ranks_by_pid(folder) if single else {}
     newest: dict[int, tuple[float, Rank]] = {}
@@ -46,7 +47,7 @@ def ranks_by_pid(folder: Path) -> dict[int, int]:
 
 
 def progress(folder: Path) -> dict[str, object]:
-    """{status file: progress of its rank}: cheap to read, and changes as long as a rank moves."""
+    """{name of a status file: progress of its rank}; it changes when a rank starts or finishes a collective."""
     by_file = {}
     for path in folder.glob("*.status"):
         try:
@@ -68,6 +69,7 @@ def events_in(path: Path) -> list[dict]:
 
 
 def _rank(path: Path, events: list[dict]) -> Rank:
+    """One process from its events and its other files, which lie next to `path`, the file of its events."""
     rank = Rank(rank=events[0]["rank"], pid=events[0]["pid"])
     try:
         status = json.loads(path.with_suffix(".status").read_text())
@@ -91,11 +93,11 @@ def _rank(path: Path, events: list[dict]) -> Rank:
         elif event["event"] == "group destroyed":
             rank.group_destroyed = True
         elif event["event"] in ("sys.exit", "os._exit"):
-            status = event["status"].strip("'\"")
+            argument = event["status"].strip("'\"")
             stack = _frames(event["stack"])
             if any(frame.is_own() for frame in stack):  # multiprocessing also ends its processes by os._exit
-                rank.exit_call = (f"{event['event']}({status if status != 'None' else ''})", stack)
-            rank.exit_code = int(status) if status.isdigit() else int(status != "None")
+                rank.exit_call = (f"{event['event']}({argument if argument != 'None' else ''})", stack)
+            rank.exit_code = int(argument) if argument.isdigit() else int(argument != "None")
         elif event["event"] == "recorder failed":
             rank.notes.append(f"the recorder inside this rank gave up: {event['text']}")
     rank.crash_stack = _crash_stack(path.with_suffix(".fatal"), events[0]["main_thread"])
@@ -103,7 +105,7 @@ def _rank(path: Path, events: list[dict]) -> Rank:
 
 
 def _calls(path: Path) -> list[Collective]:
-    """The collectives in PID.calls, a ring buffer of SLOT bytes a call: the newest overwrites the oldest."""
+    """The collectives in PID.calls, which has a slot of SLOT bytes per call, in no particular order."""
     calls = []
     content = path.read_bytes() if path.exists() else b""
     for begin in range(0, len(content), SLOT):
@@ -119,7 +121,7 @@ def _calls(path: Path) -> list[Collective]:
 
 def _error(exception: dict, when: float, uncaught: bool = False) -> Error:
     text = f"{exception['type']}: {exception['text']}"
-    # A Python ConnectionError with the same words is about another connection, one that the script has made.
+    # A Python ConnectionError with the same words is about a connection that the script has made itself.
     symptom = is_symptom(text) and exception["type"].startswith(("RuntimeError", "Dist"))
     return Error(text, when, symptom, _frames(exception["stack"]), uncaught)
 

@@ -1,4 +1,4 @@
-"""Where a process stands now: its Python stack, read from outside with py-spy, and whether it works at all."""
+"""Where a process stands now: its Python stack, read from outside with py-spy, and how long it still sleeps."""
 
 import json
 import os
@@ -13,29 +13,30 @@ from pathlib import Path
 
 from ddp_doctor.history import Frame
 
-LONGEST = 20  # seconds for py-spy
+TIMEOUT = 20  # seconds for py-spy
 
 
 def py_spy() -> str | None:
-    """The program that came with this Python, else the one on the PATH."""
+    """The path of py-spy: the one installed with this Python, else the one on the PATH; None if there is none."""
     candidates = [Path(sys.executable).with_name("py-spy"), Path(sysconfig.get_path("scripts"), "py-spy")]
     return next((str(path) for path in candidates if path.exists()), shutil.which("py-spy"))
 
 
 def stack_of(pid: int, stopped: bool = False) -> tuple[tuple[Frame, ...], dict[str, str], str | None]:
-    """The main thread's frames of process `pid`, innermost first; its local variables; what is wrong, if anything.
+    """(frames, variables, problem) of the main thread of process `pid`.
 
-    The variables are those of all frames, as text: {"function.variable": value}. An error is one sentence, and the
-    frames are then (). `stopped`: the process is, and must not be stopped and continued.
+    The frames are innermost first. The variables are those of all frames, as text: {"function.variable": value}.
+    The problem is one sentence if nothing could be read, else None.
+    stopped: a signal has stopped the process, so py-spy must not pause it, because it would continue it afterwards.
     """
     program = py_spy()
     if program is None:
         return (), {}, "py-spy is not installed, so no stack could be read; install it with: pip install py-spy"
     command = [program, "dump", "--json", "--locals", "--pid", str(pid), *(["--nonblocking"] if stopped else [])]
     try:
-        run = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, stdin=subprocess.DEVNULL)
+        run = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
-        return (), {}, f"py-spy got no answer from process {pid} within {LONGEST} s"
+        return (), {}, f"py-spy got no answer from process {pid} within {TIMEOUT} s"
     if run.returncode:
         return (), {}, _refusal(pid, run.stderr)
     try:
@@ -45,7 +46,7 @@ def stack_of(pid: int, stopped: bool = False) -> tuple[tuple[Frame, ...], dict[s
         return (), {}, f"py-spy found no Python thread in process {pid}"
     frames, variables = [], {}
     for frame in main["frames"]:
-        function = frame["name"].rpartition(".")[2]  # newer versions say Class.function
+        function = frame["name"].rpartition(".")[2]  # newer versions of py-spy write Class.function
         frames.append(Frame(frame["filename"], int(frame["line"]), function))
         for variable in frame.get("locals") or ():
             variables.setdefault(f"{function}.{variable['name']}", str(variable.get("repr")))
@@ -53,9 +54,9 @@ def stack_of(pid: int, stopped: bool = False) -> tuple[tuple[Frame, ...], dict[s
 
 
 def sleeps_for(pid: int) -> float | None:
-    """For how many seconds more the main thread of `pid` has asked to sleep; None if it does not, or nobody says.
+    """Seconds until the main thread of `pid` wakes from time.sleep; None if it does not sleep, or this is not known.
 
-    Linux only: what time.sleep has asked the kernel for is a moment in the process's memory.
+    Linux only: time.sleep gives the kernel a pointer to its time of waking, which is read from the process's memory.
     """
     number = {"x86_64": 230, "aarch64": 115}.get(platform.machine())  # of clock_nanosleep
     try:

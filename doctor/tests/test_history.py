@@ -1,4 +1,4 @@
-"""Flight recorder dumps of gloo and of NCCL, read by one code; and what the recorder inside a rank may import."""
+"""Flight recorder dumps of gloo and of NCCL; and what the recorder inside a rank may import."""
 
 import ast
 import gc
@@ -28,23 +28,26 @@ def recorded(tmp_path_factory):
     return [(folder / str(rank)).read_bytes() for rank in range(2)]
 
 
-def of_nccl(dump: bytes, done=1) -> dict:
-    """The same with what ProcessGroupNCCL says otherwise, as torch's test/distributed/test_c10d_nccl.py expects it."""
+def as_nccl(dump: bytes, completed=1) -> dict:
+    """A dump of gloo with the fields of ProcessGroupNCCL, as torch's test/distributed/test_c10d_nccl.py expects them.
+
+    completed: how many of its collectives have finished.
+    """
     nccl_dump = pickle.loads(dump)
     nccl_dump["pg_config"] = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
     nccl_dump["comm_lib_version"] = "2.29.7"
     nccl_dump["nccl_comm_state"] = {"0x55d0c0ffee": {"rank": "0", "nranks": "2", "initialized": "1"}}
     for number, record in enumerate(nccl_dump["entries"]):
         record["profiling_name"] = record["profiling_name"].replace("gloo:", "nccl:")
-        record |= (
-            {"state": "completed", "duration_ms": 0.2} if number < done else {"state": "scheduled", "retired": False}
-        )
-        record |= {"timeout_ms": 600_000, "time_discovered_completed_ns": 2 if number < done else None}
+        done = number < completed
+        record |= {"state": "completed", "duration_ms": 0.2} if done else {"state": "scheduled", "retired": False}
+        record |= {"timeout_ms": 600_000, "time_discovered_completed_ns": 2 if done else None}
     return nccl_dump
 
 
 def entry(recorded, number, name="nccl:all_reduce", sizes=((1024, 1024),), p2p=0):
-    template = of_nccl(recorded[0])["entries"][0]
+    """An entry of a dump. p2p: its number among the point-to-point messages, 0 for a collective."""
+    template = as_nccl(recorded[0])["entries"][0]
     return template | {
         "record_id": number - 1,
         "op_id": number,
@@ -57,10 +60,10 @@ def entry(recorded, number, name="nccl:all_reduce", sizes=((1024, 1024),), p2p=0
     }
 
 
-def test_torchs_reader_takes_the_dumps_and_sees_the_same_collectives(recorded, tmp_path, monkeypatch, caplog):
+def test_torchfrtrace_reads_the_same_collectives(recorded, tmp_path, monkeypatch, caplog):
     files = [tmp_path / f"nccl_trace_rank_{rank}" for rank in range(2)]
     for file, dump in zip(files, recorded, strict=True):
-        file.write_bytes(pickle.dumps(of_nccl(dump)))
+        file.write_bytes(pickle.dumps(as_nccl(dump)))
     monkeypatch.setattr(gc, "disable", lambda: None)  # torchfrtrace turns the garbage collector off
     torchfrtrace.main([str(tmp_path), "--prefix", "nccl_trace_rank_", "-o", str(tmp_path / "database")])
     _, database = pickle.loads((tmp_path / "database").read_bytes())
@@ -79,9 +82,9 @@ def test_torchs_reader_takes_the_dumps_and_sees_the_same_collectives(recorded, t
 
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
-def test_a_dump_as_torch_writes_it(recorded, tmp_path, backend):
+def test_a_dump_of_each_backend(recorded, tmp_path, backend):
     file = tmp_path / "nccl_trace_rank_0"
-    file.write_bytes(recorded[0] if backend == "gloo" else pickle.dumps(of_nccl(recorded[0]), protocol=2))
+    file.write_bytes(recorded[0] if backend == "gloo" else pickle.dumps(as_nccl(recorded[0]), protocol=2))
     first, second, third = history.read(file).collectives["0"]
     assert [collective.number for collective in (first, second, third)] == [1, 2, 3]
     assert {(collective.name, collective.sizes, collective.dtypes) for collective in (first, second, third)} == {
@@ -95,7 +98,7 @@ def test_names_and_messages_of_nccl(recorded, tmp_path):
     gathers = entry(recorded, 2, "nccl:_all_gather_base", ((3,),))
     barrier = entry(recorded, 3, "nccl:all_reduce_barrier", ((1,),))
     records = [entry(recorded, 1), entry(recorded, 1, "nccl:send 0->1", p2p=1), gathers, barrier]
-    file.write_bytes(pickle.dumps(of_nccl(recorded[0]) | {"entries": records}))
+    file.write_bytes(pickle.dumps(as_nccl(recorded[0]) | {"entries": records}))
     torch_records = read_dump("nccl_trace_rank_", str(file))["entries"]
     kinds = [Op(record, {"0": {0, 1}}, "0").type for record in torch_records]
     assert kinds[:3] == ["all_reduce", "send", "_all_gather_base"]
@@ -108,12 +111,12 @@ def test_names_and_messages_of_nccl(recorded, tmp_path):
     assert parsed.newest == parsed.collectives["0"][-1] and parsed.collectives["0"][1].sizes == ((3,),)
 
 
-def test_a_dump_that_lost_its_beginning_says_so(recorded):
-    assert not history.parse(of_nccl(recorded[0]) | {"entries": [entry(recorded, 5)]}).whole
+def test_a_dump_without_its_first_entries_is_not_whole(recorded):
+    assert not history.parse(as_nccl(recorded[0]) | {"entries": [entry(recorded, 5)]}).whole
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"entries": [1]}', pickle.dumps(7), pickle.dumps(print)])
-def test_what_is_no_dump(tmp_path, content):
+def test_other_files_are_refused(tmp_path, content):
     file = tmp_path / "dump"
     file.write_bytes(content)
     with pytest.raises(InputError, match="no flight recorder dump"):

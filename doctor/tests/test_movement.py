@@ -1,4 +1,4 @@
-"""Bytes and children count as moving, seen from outside; a process that waits for them is said to do so."""
+"""What a process transfers and what it waits for, seen from outside: connections, pipes, children."""
 
 import os
 import socket
@@ -10,7 +10,7 @@ import psutil
 import pytest
 from ddp_doctor import movement
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells bytes and system calls")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bytes and system calls are known on Linux only")
 
 
 @pytest.fixture
@@ -25,19 +25,19 @@ def process():
     running.communicate()
 
 
-def order(process, code):
+def execute(process, code):
     process.stdin.write(code + "\n")
     process.stdin.flush()
 
 
-def awaited_by(process, awaited=""):
-    """Polls until the process waits for something, of which the text has `awaited` in it, and returns that.
+def what_it_waits_for(process, expected=""):
+    """Polls `waits_for` until its text has `expected` in it, and returns the text; None after ten seconds.
 
     A child that has just been started has no command line for a moment.
     """
     for _ in range(200):
         text = movement.waits_for(psutil.Process(process.pid), in_subprocess=False)
-        if text and awaited in text:
+        if text and expected in text:
             return text
         time.sleep(0.05)
 
@@ -45,7 +45,7 @@ def awaited_by(process, awaited=""):
 def test_bytes_of_a_connection_are_counted_and_its_other_end_is_named(process):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        order(process, f"c = socket.create_connection(('127.0.0.1', {port})); c.recv(9); c.recv(9)")
+        execute(process, f"c = socket.create_connection(('127.0.0.1', {port})); c.recv(9); c.recv(9)")
         connection, _ = server.accept()
         with connection:
             earlier = movement.usage(psutil.Process(process.pid), movement.bytes_by_connection(set()))
@@ -56,8 +56,8 @@ def test_bytes_of_a_connection_are_counted_and_its_other_end_is_named(process):
                     break
                 time.sleep(0.05)
             assert now.transferred == earlier.transferred + 5
-            # on a busy machine it runs on for a while, and a running process computes
-            assert awaited_by(process) == f"data from 127.0.0.1:{port}"
+            # on a busy machine it runs for a while before it waits
+            assert what_it_waits_for(process) == f"data from 127.0.0.1:{port}"
             assert movement.state_of(psutil.Process(process.pid), now, earlier, 1e6) == "transferring"
             assert movement.state_of(psutil.Process(process.pid), now, now, 1e6) == "waiting"
             assert not movement.bytes_by_connection({port}).keys() & {
@@ -66,20 +66,20 @@ def test_bytes_of_a_connection_are_counted_and_its_other_end_is_named(process):
 
 
 def test_a_process_that_waits_for_its_child(process):
-    order(process, "subprocess.run(['sleep', '600'])")
-    assert awaited_by(process, "`sleep 600`")
+    execute(process, "subprocess.run(['sleep', '600'])")
+    assert what_it_waits_for(process, "`sleep 600`")
     psutil.Process(process.pid).children()[0].kill()
     assert process.stdout.readline() == "done\n"
 
 
 def test_a_process_that_waits_for_a_pipe(process):
-    order(process, "os.read(os.pipe()[0], 1)")
-    assert awaited_by(process) == "data from a pipe"
+    execute(process, "os.read(os.pipe()[0], 1)")
+    assert what_it_waits_for(process) == "data from a pipe"
 
 
-def test_a_sleeping_main_thread_stands_still_though_another_thread_writes(process):
+def test_a_sleeping_main_thread_is_waiting_though_another_thread_writes(process):
     write = "lambda: [os.write(2, b'.') for _ in iter(lambda: time.sleep(0.1), 1)]"
-    order(process, f"import threading; threading.Thread(target={write}).start(); time.sleep(600)")
+    execute(process, f"import threading; threading.Thread(target={write}).start(); time.sleep(600)")
     sleeper = psutil.Process(process.pid)
     time.sleep(1)  # it has begun to sleep
     earlier = movement.usage(sleeper, {})

@@ -1,4 +1,4 @@
-"""torch's flight recorders, by version: before 2.15 NCCL's has a function of its own, then each backend has one.
+"""All of torch's flight recorders are read. Before 2.15 only NCCL has one besides gloo's, then each backend has one.
 
 No GPU is needed: stand-ins answer as torch's functions and its debug server do.
 """
@@ -35,7 +35,7 @@ def dump(backend: str, count: int) -> dict:
     return {"entries": entries, "pg_status": {"0": status}}
 
 
-# Stand-ins for torch's functions. The docstrings are torch's: the recorder looks there whether one takes a backend.
+# Stand-ins for torch's functions. The docstrings are torch's: they show the recorder whether one takes a backend.
 def empty_dump(collectives=None, stacks=None, active=None):
     """(includeCollectives: bool | None = None) -> bytes"""
     return pickle.dumps(EMPTY)
@@ -74,7 +74,7 @@ def test_the_recorder_inside_a_rank_asks_each_recorder_of_torch(version, tmp_pat
 
 
 def answers(version: str, path: str) -> dict:
-    """The dump behind a page of torch's debug server. Before 2.15 it does not look at what stands behind the `?`."""
+    """The dump on a page of torch's debug server. Before 2.15 the server ignores the query."""
     page, _, query = path.partition("?")
     if page == "/fr_trace_nccl_json":
         return dump("nccl", 3) if version == "2.13" else EMPTY
