@@ -1,6 +1,7 @@
-"""`doctor check`: a script runs a few times, audited from inside its ranks; a checklist says what is wrong."""
+"""`doctor check`: runs a script a few times, audited from inside its ranks, and lists what is silently wrong."""
 
 import tempfile
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,16 +15,16 @@ from ddp_doctor.diagnosis import diagnose
 from ddp_doctor.job import Job
 from ddp_doctor.launch.cores import usable_cores
 from ddp_doctor.page import page
-from ddp_doctor.set_back import bring_back, moment, put_aside, set_back, take_copies
+from ddp_doctor.set_back import bring_back, checkpoint_step, put_aside, set_back, take_copies
 from ddp_doctor.watch import run_and_watch
 
-HANGS = 30.0  # seconds without any movement after which a run is ended
+END_AFTER = 30.0  # seconds without any movement after which a run is ended
 MARKS = {"wrong": "WRONG", "note": "note ", "ok": "ok   ", "unknown": "?    "}
 
 
 @dataclass
 class Checked:
-    """The findings of an audit, or the job that failed or hung instead."""
+    """The findings of the audits, and if a run did not come to its end or the time limit, that job."""
 
     findings: list[Finding]
     failed: Job | None = None
@@ -35,29 +36,29 @@ class Checked:
 
 
 def check(script, arguments, nproc: int, seconds: float = 120.0, once: bool = False, resume_with=()) -> Checked:
-    """Two runs of `script` on `nproc` ranks, and one on a single process in between; with `once` the first alone.
+    """Audits a run of `script` on `nproc` ranks, one on a single process, and a second one on `nproc` ranks.
 
-    Each takes `seconds` at most. A finding of the first run that the second one does not have is undecided. The
-    single process starts on the files as they stood at the beginning, the second run on those of the first's first
-    checkpoint; it gets the arguments `resume_with`, too. Raises InputError as run_and_watch.
+    Each takes at most `seconds`. The single process starts with the files as they were before the first run; the second
+    run with those of the first run's first checkpoint, and with the arguments `resume_with` added. With `once`, or if
+    the first run fails or hangs, there are no other runs.
+    What is wrong in the first run and ok in the second is reported as unknown.
+    Raises InputError as run_and_watch does.
     """
     with tempfile.TemporaryDirectory(prefix="ddp_doctor_kept_") as copies:
-        first, job = _audited_run(script, arguments, nproc, seconds, Path(copies))
-        if once or job.ended not in ("well", "time"):
-            failed = None if job.ended in ("well", "time") else job
-            last = [resume(first, None)] if failed is None else []
-            return Checked([*findings(first), *last], failed, _notes(first))
+        first, failed = _audited_run(script, arguments, nproc, seconds, Path(copies))
+        if once or failed:
+            of_resume = [] if failed else [resume(first, None)]
+            return Checked([*findings(first), *of_resume], failed, _notes(first))
         first.single = _on_one_process(script, arguments, seconds, first, Path(copies))
         why_not = set_back(first, Path(copies))
         if why_not is None:
-            print(f"doctor: its files are as they were after update {moment(first)}; it starts again on them")
-    second, job = _audited_run(script, [*arguments, *resume_with], nproc, seconds)
+            print(f"doctor: its files are as they were after update {checkpoint_step(first)}; it starts again on them")
+    second, failed = _audited_run(script, [*arguments, *resume_with], nproc, seconds)
     first.second, second.single = second, first.single
-    again = {finding.check: finding.status for finding in findings(second)}
-    failed = None if job.ended in ("well", "time") else job
+    second_status = {finding.check: finding.status for finding in findings(second)}
     confirmed = [
         replace(finding, status="unknown", text=f"in one of two runs: {finding.text}")
-        if (finding.status, again[finding.check], failed) == ("wrong", "ok", None)
+        if (finding.status, second_status[finding.check], failed) == ("wrong", "ok", None)
         and not _mended(finding.check, first, second)
         else finding
         for finding in findings(first)
@@ -66,7 +67,7 @@ def check(script, arguments, nproc: int, seconds: float = 120.0, once: bool = Fa
 
 
 def _on_one_process(script, arguments, seconds: float, first: AuditedRun, copies: Path) -> AuditedRun | str:
-    """The run, on the files as they stood before the first, or why there is none."""
+    """An audited run on the files as they were before the first run; or in words, why there is none."""
     if first.world == 1 or not first.whole or not first.data_parallel or not steps_by_optimizer(first):
         return "no gradients are averaged, or the first run was cut off"
     moved = put_aside(first, copies / "first")
@@ -74,8 +75,7 @@ def _on_one_process(script, arguments, seconds: float, first: AuditedRun, copies
         return f"{moved}, so the script was not started on one process"
     try:
         print("doctor: once more on one process, to compare the size of its updates")
-        single, job = _audited_run(script, arguments, 1, seconds)
-        single.whole = job.ended == "well"
+        single, _ = _audited_run(script, arguments, 1, seconds)
         put_aside(single, copies / "single")
     finally:
         bring_back(moved)
@@ -83,11 +83,14 @@ def _on_one_process(script, arguments, seconds: float, first: AuditedRun, copies
 
 
 def _mended(check: str, first: AuditedRun, second: AuditedRun) -> bool:
-    """Replicas that begin apart are made equal by a checkpoint that all of them load."""
+    """Is it the check of replicas, which are equal in the second run because all ranks loaded a checkpoint?"""
     return check == "replicas" and bool(loads(first, second))
 
 
-def _audited_run(script, arguments, nproc: int, seconds: float, copies: Path | None = None) -> tuple[AuditedRun, Job]:
+def _audited_run(
+    script, arguments, nproc: int, seconds: float, copies: Path | None = None
+) -> tuple[AuditedRun, Job | None]:
+    """A run, and its job if it failed or hung. copies: where the files go that were copied at the first checkpoint."""
     audits = {}
 
     def read(folder):
@@ -95,8 +98,9 @@ def _audited_run(script, arguments, nproc: int, seconds: float, copies: Path | N
         if copies:
             take_copies(folder, copies)
 
-    job = run_and_watch(script, arguments, nproc, timeout=seconds, end_after=HANGS, read_audits=read)
-    return AuditedRun(audits, job.ended == "well", usable_cores()[1]), job
+    job = run_and_watch(script, arguments, nproc, timeout=seconds, end_after=END_AFTER, read_audits=read)
+    failed = None if job.ended in ("well", "time") else job
+    return AuditedRun(audits, job.ended == "well", usable_cores()[1]), failed
 
 
 def _notes(run: AuditedRun) -> tuple[str, ...]:
@@ -106,7 +110,7 @@ def _notes(run: AuditedRun) -> tuple[str, ...]:
 
 
 def checklist(checked: Checked) -> str:
-    """The text, without a newline at its end: what is wrong first in the sum, then one line for each check."""
+    """The page of a run that failed, the findings, the notes, and their number by status; no newline at the end."""
     lines = []
     if checked.failed is not None:
         lines += ["The script did not come to its end, so this is only what was seen until then.", ""]
@@ -114,7 +118,7 @@ def checklist(checked: Checked) -> str:
     for finding in checked.findings:
         lines += _lines(finding)
     lines += ["", *checked.notes] if checked.notes else []
-    number = {status: len([finding for finding in checked.findings if finding.status == status]) for status in MARKS}
+    number = Counter(finding.status for finding in checked.findings)
     total = f"{number['wrong']} wrong, {number['note']} to know, {number['ok']} ok, {number['unknown']} that "
     return "\n".join([*lines, "", f"{total}cannot be decided from outside."])
 
@@ -123,19 +127,19 @@ def _lines(finding: Finding) -> list[str]:
     lines = [f"{MARKS[finding.status]}  {finding.title}: {finding.text}"]
     if finding.status in ("wrong", "note"):
         if finding.frames:
-            lines.append(f"         {words.code_at(finding.frames[0])}{_from(finding.frames)}")
+            lines.append(f"         {words.code_at(finding.frames[0])}{_called_from(finding.frames)}")
         lines.append(f"         Known as: {CATALOGUE[finding.entry]}")
         lines.append(f"         What to do: {finding.cure}")
     return lines
 
 
-def _from(frames) -> str:
+def _called_from(frames) -> str:
     callers = [frame for frame in frames[1:] if frame.function != frames[0].function]
     return f" (called from {words.location(callers[0])})" if callers else ""
 
 
 def as_json(checked: Checked) -> dict:
-    """The same for a program."""
+    """The checklist's facts for a program."""
     return {
         "wrong": checked.wrong,
         "findings": [

@@ -1,4 +1,4 @@
-"""Puts a run's files back to how they stood at its first checkpoint, as if the job had ended there."""
+"""Puts a run's files back to how they were at its first checkpoint, as if the job had ended there."""
 
 import os
 import shutil
@@ -8,29 +8,32 @@ from ddp_doctor.audited import AuditedRun
 
 
 def take_copies(audits: Path, into: Path) -> None:
-    """Moves the files that each rank copied (audit/snapshot.py), before the folder of its audit is removed."""
+    """Moves the copies that each rank made at the checkpoint (audit/snapshot.py) out of the folder of the audits."""
     for folder in audits.glob("*.snapshot"):
         shutil.move(folder, into / folder.name)
 
 
-def moment(run: AuditedRun) -> int | None:
-    """The number of steps after which the files were copied; None if nowhere, at several, or if the run was cut off."""
+def checkpoint_step(run: AuditedRun) -> int | None:
+    """After how many steps the files were copied; None if never, or not alike on the ranks, or the run was cut off."""
     steps = {event["steps"] for events in run.of("snapshot").values() for event in events}
     return steps.pop() if len(steps) == 1 and run.whole else None
 
 
 def put_aside(run: AuditedRun, into: Path) -> dict[str, Path] | str:
-    """Moves what this run has written, unless something of that was there before; then the answer says why not."""
+    """Moves what the run has created into the new folder `into`. Returns {path: where it is now}.
+
+    Moves nothing if the run has overwritten a file that is older than it; then returns the reason in words.
+    """
     written = [next(iter(audit.of("written")), None) for audit in run.audits.values()]
     if None in written:
         return "not all that was written is known"
     new = {path for event in written for path in set(event["files"]) - set(event["older"])}
-    older = {path for event in written for path in event["older"]} - new  # else another rank has made it just before
+    older = {path for event in written for path in event["older"]} - new  # not those that another rank has created
     if older:
         return f"the first run wrote over {min(older)}, which was there before"
     moved: dict[str, Path] = {}
     into.mkdir()
-    for path in sorted(new.union(*(event["folders"] for event in written))):  # a folder before what is in it
+    for path in sorted(new.union(*(event["folders"] for event in written))):  # a folder moves with its files
         if os.path.lexists(path):
             moved[path] = into / str(len(moved))
             shutil.move(path, moved[path])
@@ -38,14 +41,18 @@ def put_aside(run: AuditedRun, into: Path) -> dict[str, Path] | str:
 
 
 def bring_back(moved: dict[str, Path]) -> None:
+    """Undoes `put_aside`, with what it has returned."""
     for path, stored in moved.items():
         os.makedirs(os.path.dirname(path), exist_ok=True)
         shutil.move(stored, path)
 
 
 def set_back(run: AuditedRun, copies: Path) -> str | None:
-    """Touches nothing but what the ranks of this run have written themselves. Returns why it does nothing, if so."""
-    if moment(run) is None:
+    """Restores or removes the files that the run has written since its first checkpoint; touches no others.
+
+    copies: the folder that `take_copies` has filled. Returns None, or in words, why nothing was done.
+    """
+    if checkpoint_step(run) is None:
         return "the first run saved nothing with torch.save between two updates" if run.whole else "it was cut off"
     plans = []
     for audit in run.audits.values():

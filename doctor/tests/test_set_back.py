@@ -1,9 +1,9 @@
-"""A run's files are put back to its first checkpoint, and nothing else is touched."""
+"""A run's files are put back to its first checkpoint, and no others are touched."""
 
 import pytest
 from ddp_doctor.audit.snapshot import Snapshot
 from ddp_doctor.audited import Audit, AuditedRun
-from ddp_doctor.set_back import bring_back, moment, put_aside, set_back, take_copies
+from ddp_doctor.set_back import bring_back, checkpoint_step, put_aside, set_back, take_copies
 
 pytestmark = pytest.mark.smoke
 
@@ -36,7 +36,7 @@ def end(snapshot, out, others=()):
     return AuditedRun(audits)
 
 
-def test_what_the_recorder_writes_in_a_call_of_the_script_is_not_the_scripts(run):
+def test_files_of_the_recorder_are_not_the_scripts(run):
     snapshot, out = run
     (out.parent / "audits" / "1.events").write_text("written before")
     write(snapshot, out.parent / "audits" / "1.events", "group destroyed")
@@ -70,7 +70,7 @@ def test_files_and_folders_are_as_they_were_before_the_next_update(run):
     write(snapshot, out / "best.pt", "best")
     snapshot.before_step()
     audited_run = end(snapshot, out)
-    assert moment(audited_run) == 1
+    assert checkpoint_step(audited_run) == 1
     assert set_back(audited_run, out.parent / "copies") is None
     assert sorted(path.name for path in out.iterdir()) == [
         "about.json",
@@ -106,13 +106,15 @@ def test_nothing_happens_without_a_checkpoint_between_two_updates(run):
     write(snapshot, out / "end.pt", "end")
     snapshot.record_save(str(out / "end.pt"))
     audited_run = end(snapshot, out)
-    assert moment(audited_run) is None and "between two updates" in set_back(audited_run, out.parent / "copies")
+    assert checkpoint_step(audited_run) is None and "between two updates" in set_back(
+        audited_run, out.parent / "copies"
+    )
     assert (out / "end.pt").exists()
     cut = AuditedRun(audited_run.audits, whole=False)
     assert set_back(cut, out.parent / "copies") == "it was cut off"
 
 
-def test_what_a_run_has_written_is_put_aside_and_brought_back(run):
+def test_files_are_put_aside_and_brought_back(run):
     snapshot, out = run
     snapshot.before_step()
     write(snapshot, out / "log", "one")
