@@ -4,10 +4,10 @@
     python -m ddp_doctor attach PID                          # of torchrun, or of one rank
     python -m ddp_doctor check train.py --epochs 2           # short runs on the CPU, then a checklist
     python -m ddp_doctor meet node1:29500                    # on each machine, before a job on several
-    python -m ddp_doctor explain train.log                   # of a log: what failed first, and on which rank
+    python -m ddp_doctor explain train.log                   # reads a log: what failed first, and on which rank
 
-The script needs to know nothing of this. `run` says when nothing moves any more, and watches on; it ends a job that
-cannot come to its end. Exit code 0: the job ended well (`run`), no rank waits for one that will not come (`attach`),
+The script needs no change. `run` reports when nothing moves any more, and watches on; it ends a job that provably
+cannot end by itself. Exit code 0: the job ended well (`run`), no rank waits for one that will not come (`attach`),
 nothing is wrong (`check`, `meet`), no failure was found (`explain`); else 1; 2: it cannot be done as asked; 130:
 interrupted.
 """
@@ -21,8 +21,8 @@ def main(arguments: list[str] | None = None) -> int:
 
         try:
             status = execute(arguments)
-        except SystemExit as leaves:  # argparse has printed its help, or what is wrong
-            status = leaves.code
+        except SystemExit as system_exit:  # argparse has printed its help
+            status = system_exit.code
         if sys.stdout is not None:
             sys.stdout.flush()
         return status

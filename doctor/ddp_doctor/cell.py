@@ -16,15 +16,15 @@ def doctor_run(
 ) -> tuple[Job, Verdict]:
     """Runs `script` on `nproc` ranks under the doctor; returns what was seen of the job, and the verdict.
 
-    end_after: seconds without any movement after which the job is ended; None: never, unless it cannot go on.
-    show: print the page; otherwise the verdict alone. The ranks' own output is not shown.
-    Raises InputError if there is no such script.
+    end_after: seconds without any movement after which the job is ended; None: only when it provably cannot end.
+    show: print the page; otherwise only the verdict. The ranks' own output is not shown.
+    Raises InputError as run_and_watch does.
     """
-    words = [str(script), *map(str, arguments)]
-    ending = "" if end_after is None else f" --end-after {end_after:g}"
-    print(f"python -m ddp_doctor run --nproc {nproc}{ending} {shlex.join(words)}", flush=True)
+    command = [str(script), *map(str, arguments)]
+    option = "" if end_after is None else f" --end-after {end_after:g}"
+    print(f"python -m ddp_doctor run --nproc {nproc}{option} {shlex.join(command)}", flush=True)
     with contextlib.redirect_stdout(io.StringIO()):
-        job = run_and_watch(words[0], words[1:], nproc, end_after=end_after)
+        job = run_and_watch(command[0], command[1:], nproc, end_after=end_after)
     verdict = diagnose(job)
     print(page(job, verdict) if show else f"VERDICT: {verdict.sentence}.")
     return job, verdict

@@ -65,10 +65,12 @@ def _attach(options) -> int:
 
 def _check(options) -> int:
     try:
-        more = shlex.split(options.resume_with)
+        resume_arguments = shlex.split(options.resume_with)
     except ValueError as error:
         raise InputError(f"--resume-with {options.resume_with!r} cannot be split into arguments: {error}.") from error
-    checked = checking.check(options.script, options.arguments, options.nproc, options.seconds, options.once, more)
+    checked = checking.check(
+        options.script, options.arguments, options.nproc, options.seconds, options.once, resume_arguments
+    )
     print(f"\n{checking.checklist(checked)}", flush=True)
     _write(options.json, checking.as_json(checked))
     return 1 if checked.wrong else 0
@@ -148,14 +150,14 @@ def _whole(text: str) -> int:
 
 
 def _refuse_unwritable(path: Path | None) -> None:
-    """Before the job, not after it."""
+    """Raises InputError if the file cannot be written: now, not when the job is over."""
     if path is None:
         return
-    there = path.exists()
+    existed = path.exists()
     try:
         with path.open("a"):
             pass
-        if not there:
+        if not existed:
             os.unlink(path)
     except OSError as error:
         raise InputError(f"--json {str(path)!r} cannot be written: {error.strerror}.") from error

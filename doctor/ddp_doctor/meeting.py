@@ -1,7 +1,7 @@
-"""Whether this machine can meet the others at an endpoint: name, port, own name and interfaces, before any job.
+"""`doctor meet`: checks, before any job, whether this machine can meet the others at a rendezvous endpoint.
 
-One machine alone can check these. Whether all have the same --nnodes and --rdzv-id, only the job shows; and
-gloo and NCCL also use random ports, which have to be open between all machines.
+Checks the endpoint's name and port, this machine's own name, and its interfaces. Not checked: whether all machines have
+the same --nnodes and --rdzv-id, and whether the random ports that gloo and NCCL also use are open between them.
 """
 
 import ipaddress
@@ -13,7 +13,7 @@ import psutil
 
 from ddp_doctor.errors import InputError
 
-PATIENCE = 3.0  # seconds to wait for an answer of the endpoint
+TIMEOUT = 3.0  # seconds to wait for an answer of the endpoint
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Observation:
 
 
 def look(endpoint: str) -> list[Observation]:
-    """Checks name, port, own name and interfaces of `endpoint`, HOST:PORT as given to torchrun's --rdzv-endpoint.
+    """One observation each for the endpoint's name and port, this machine's name, and each variable that is set.
 
-    Raises InputError if `endpoint` is no such pair.
+    endpoint: HOST:PORT as given to torchrun's --rdzv-endpoint. Raises InputError if it is no such pair.
     """
     host, _, port = endpoint.rpartition(":")
     if host.startswith("[") and host.endswith("]"):  # an IPv6 address, which has colons of its own
@@ -45,6 +45,7 @@ def look(endpoint: str) -> list[Observation]:
 
 
 def checklist(observations: list[Observation]) -> str:
+    """One line for each observation."""
     marks = {"ok": "ok   ", "wrong": "WRONG", "note": "note "}
     return "\n".join(
         f"{marks[observation.status]}  {observation.what}: {observation.text}" for observation in observations
@@ -52,7 +53,7 @@ def checklist(observations: list[Observation]) -> str:
 
 
 def interfaces() -> dict[str, str]:
-    """Name -> IPv4 address, the first, of each interface of this machine that has one."""
+    """{name: its first IPv4 address} of each interface of this machine that has one."""
     by_name = {}
     for name, addresses in psutil.net_if_addrs().items():
         for address in addresses:
@@ -62,7 +63,7 @@ def interfaces() -> dict[str, str]:
 
 
 def _resolved(host: str) -> str | None:
-    """An IPv4 address of it, if it has one, else one of IPv6."""
+    """An IPv4 address of `host` if it has one, else an IPv6 address; None if the name cannot be resolved."""
     try:
         infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, ValueError):  # ValueError: no machine can have such a name
@@ -71,7 +72,7 @@ def _resolved(host: str) -> str | None:
 
 
 def _is_here(address: str) -> bool:
-    """Whether it is an address of this machine, in either family."""
+    """Is it an address of this machine, IPv4 or IPv6?"""
     return any(entry.address == address for entries in psutil.net_if_addrs().values() for entry in entries)
 
 
@@ -85,17 +86,17 @@ def _endpoint(host: str, address: str | None) -> Observation:
     if _is_loopback(address):
         text = f"{host} is {address}, on every machine the machine itself: each would wait alone"
         return Observation("endpoint", "wrong", f"{text}; give a name that leads to one machine from all of them")
-    whose = "this machine" if _is_here(address) else "another machine"
-    return Observation("endpoint", "ok", f"{host} is {address}, {whose}")
+    machine = "this machine" if _is_here(address) else "another machine"
+    return Observation("endpoint", "ok", f"{host} is {address}, {machine}")
 
 
 def _port(host: str, address: str, port: int) -> Observation:
     try:
-        socket.create_connection((address, port), timeout=PATIENCE).close()
+        socket.create_connection((address, port), timeout=TIMEOUT).close()
     except ConnectionRefusedError:
         return Observation("port", "ok", f"{port} of {host} can be reached, and nobody listens yet")
     except OSError as error:
-        text = f"no answer from {host} ({address}) within {PATIENCE:g} s ({error}): a firewall, or no route"
+        text = f"no answer from {host} ({address}) within {TIMEOUT:g} s ({error}): a firewall, or no route"
         return Observation("port", "wrong", text)
     here = _is_here(address) or _is_loopback(address)
     if here and (other := _listener(address, port)):
@@ -104,7 +105,10 @@ def _port(host: str, address: str, port: int) -> Observation:
 
 
 def _listener(address: str, port: int) -> str | None:
-    """The program that listens at `port` of `address`, unless it is torchrun. Each address has its own ports."""
+    """In words, the program that listens at `port` of `address`; None if there is none, or it is torchrun.
+
+    A program at the same port of another address of this machine is no conflict.
+    """
     try:
         pids = [
             connection.pid
@@ -127,38 +131,38 @@ def _own_name() -> Observation:
     if os.environ.get("GLOO_SOCKET_IFNAME"):
         return Observation("own name", "ok", f"{name} is {address}; GLOO_SOCKET_IFNAME chooses, not the name")
     if address is None or _is_loopback(address):
-        there = ", ".join(f"{card} ({ip})" for card, ip in interfaces().items() if not _is_loopback(ip)) or "none"
+        usable = ", ".join(f"{card} ({ip})" for card, ip in interfaces().items() if not _is_loopback(ip)) or "none"
         text = f"{name} is {address or 'not known here'}, and gloo's ranks tell the others to come there"
-        return Observation("own name", "wrong", f"{text}; mend /etc/hosts or set GLOO_SOCKET_IFNAME to one of {there}")
+        return Observation("own name", "wrong", f"{text}; mend /etc/hosts or set GLOO_SOCKET_IFNAME to one of {usable}")
     return Observation("own name", "ok", f"{name} is {address}")
 
 
 def _interface(variable: str) -> Observation:
-    chosen, there = os.environ[variable], interfaces()
-    fitting = [name for name in there if _VARIABLES[variable](chosen, name)]
-    cards = ", ".join(f"{name} ({address})" for name, address in there.items())
+    value, addresses = os.environ[variable], interfaces()
+    fitting = [name for name in addresses if _VARIABLES[variable](value, name)]
+    cards = ", ".join(f"{name} ({address})" for name, address in addresses.items())
     if not fitting:
-        return Observation(variable, "wrong", f"no interface here fits {chosen!r}; this machine has {cards}")
-    if all(_is_loopback(there[name]) for name in fitting):
-        return Observation(variable, "wrong", f"{chosen!r} leads to this machine alone; it has {cards}")
-    if variable == "NCCL_SOCKET_IFNAME" and _is_loopback(there[fitting[0]]):  # without a variable it would avoid lo
-        text = f"of what fits {chosen!r} NCCL takes the first, {fitting[0]}, which leads to this machine alone"
-        others = ", ".join(f"{name} ({there[name]})" for name in fitting if not _is_loopback(there[name]))
-        return Observation(variable, "wrong", f"{text}; name one of {others}")
-    return Observation(variable, "ok", f"{chosen!r} is {', '.join(f'{name} ({there[name]})' for name in fitting)}")
+        return Observation(variable, "wrong", f"no interface here fits {value!r}; this machine has {cards}")
+    if all(_is_loopback(addresses[name]) for name in fitting):
+        return Observation(variable, "wrong", f"{value!r} leads to this machine alone; it has {cards}")
+    if variable == "NCCL_SOCKET_IFNAME" and _is_loopback(addresses[fitting[0]]):  # without the variable, NCCL avoids lo
+        text = f"of what fits {value!r} NCCL takes the first, {fitting[0]}, which leads to this machine alone"
+        usable = ", ".join(f"{name} ({addresses[name]})" for name in fitting if not _is_loopback(addresses[name]))
+        return Observation(variable, "wrong", f"{text}; name one of {usable}")
+    return Observation(variable, "ok", f"{value!r} is {', '.join(f'{name} ({addresses[name]})' for name in fitting)}")
 
 
 def _is_loopback(address: str) -> bool:
-    """Or 0.0.0.0, which leads to the machine itself, too."""
+    """Does the address lead to the machine itself, as 127.0.0.1 and 0.0.0.0 do?"""
     parsed = ipaddress.ip_address(address)
     return parsed.is_loopback or parsed.is_unspecified
 
 
-def _nccl_takes(chosen: str, name: str) -> bool:
-    """NCCL's rule: beginnings of names; all but these after ^, whole names after =."""
-    words = chosen.lstrip("^=").split(",")
-    fits = name in words if chosen.lstrip("^").startswith("=") else any(name.startswith(word) for word in words)
-    return fits != chosen.startswith("^")
+def _nccl_takes(value: str, name: str) -> bool:
+    """Does NCCL_SOCKET_IFNAME=value allow an interface? It lists prefixes; names after =; after ^ what is excluded."""
+    words = value.lstrip("^=").split(",")
+    fits = name in words if value.lstrip("^").startswith("=") else any(name.startswith(word) for word in words)
+    return fits != value.startswith("^")
 
 
-_VARIABLES = {"GLOO_SOCKET_IFNAME": lambda chosen, name: name in chosen.split(","), "NCCL_SOCKET_IFNAME": _nccl_takes}
+_VARIABLES = {"GLOO_SOCKET_IFNAME": lambda value, name: name in value.split(","), "NCCL_SOCKET_IFNAME": _nccl_takes}
