@@ -15,7 +15,7 @@ def main():
     folder, script, *arguments = sys.argv[1:]
     sys.argv[:] = [script, *arguments]
     sys.path[0] = os.path.dirname(script)
-    torch.seed()  # forked ranks have one state of the generator, which those of torchrun have not
+    torch.seed()  # forked ranks would share the state of the generator, unlike ranks of torchrun
     log = audit.start(folder)
     try:
         runpy.run_path(script, run_name="__main__")

@@ -1,6 +1,6 @@
-"""The scripts of the doctor's tests: what each one's header says, and what the doctor says of it.
+"""Runs the doctor's example scripts under `doctor run`, and compares its verdicts with the scripts' headers.
 
-A sick script has one defect. Its header names the ranks to blame and words of the verdict, `# HERE` marks the line:
+A script in sick/ has one defect. Its header names the ranks to blame and words of the verdict, `# HERE` marks the line:
 
     # rank: 1
     # says: never joined all-reduce
@@ -26,8 +26,8 @@ from ddp_doctor.watch import run_and_watch
 
 FOLDER = Path(__file__).parent
 MATRIX = FOLDER / "MATRIX.md"
-OF_CHECK = "## `doctor check`"  # what stands below is written by check_cases.py
-AT_ONCE = 2  # they mostly wait
+CHECK_HEADING = "## `doctor check`"  # check_cases.py writes the part of MATRIX.md below it
+WORKERS = 2  # cases at the same time: they mostly wait
 HEADER = """# The doctor on scripts it does not know
 
 Written by `make doctor-matrix`: two ranks each, on a CPU, `--idle 3`. A sick script has one defect; right is a verdict
@@ -38,6 +38,8 @@ that names its rank and its line.
 
 @dataclass(frozen=True)
 class Case:
+    """One example script. needs: a package without which it is not run. The other facts: see the module."""
+
     path: Path
     ranks: tuple[int, ...] = ()
     says: str = ""
@@ -50,31 +52,36 @@ class Case:
         return self.path.parent.name == "sick"
 
 
-def case(path: Path) -> Case:
+def header_and_line(path: Path) -> tuple[dict[str, str], int | None]:
+    """The header of a script, such as {"rank": "1"}, and the number of its line marked `# HERE`."""
     text = path.read_text()
-    header = dict(re.findall(r"^# (\w+): (.*)$", text, re.MULTILINE))
-    here = [number for number, line in enumerate(text.splitlines(), 1) if line.endswith("# HERE")]
+    marked = (number for number, line in enumerate(text.splitlines(), 1) if line.endswith("# HERE"))
+    return dict(re.findall(r"^# (\w+): (.*)$", text, re.MULTILINE)), next(marked, None)
+
+
+def case(path: Path) -> Case:
+    """The case of a script, from its header."""
+    header, line = header_and_line(path)
     ranks = tuple(int(number) for number in header.get("rank", "").split())
-    here = here[0] if here else None
-    return Case(path, ranks, header.get("says", ""), here, header.get("needs", ""), int(header.get("nproc", 2)))
+    return Case(path, ranks, header.get("says", ""), line, header.get("needs", ""), int(header.get("nproc", 2)))
 
 
 def cases(kind: str) -> dict[str, Case]:
-    """kind: "sick" or "healthy"."""
+    """{name: case} of a folder. kind: "sick" or "healthy"."""
     return {path.stem: case(path) for path in sorted((FOLDER / kind).glob("*.py"))}
 
 
 def examine(case: Case, idle: float = 3.0) -> tuple[Job, Verdict, str]:
-    """Two ranks run it under the doctor's eyes: what was seen, the verdict, and the page."""
+    """Runs the script on `case.nproc` ranks under the doctor; returns what was seen, the verdict and the page."""
     with contextlib.redirect_stdout(io.StringIO()):
-        end_after = idle if case.sick else None  # sound jobs are left to themselves, however long they take
+        end_after = idle if case.sick else None  # healthy jobs may stand still for any time
         job = run_and_watch(case.path, [], case.nproc, idle, timeout=600, end_after=end_after)
     verdict = diagnose(job)
     return job, verdict, page(job, verdict)
 
 
 def wrong(case: Case, verdict: Verdict) -> list[str]:
-    """The problems of the verdict; [] if there are none."""
+    """What is wrong with the verdict, one sentence each; [] if it is right."""
     if not case.sick:
         return [f"an alarm on a healthy script: {verdict.sentence}"] if verdict.alarm else []
     problems = []
@@ -90,21 +97,21 @@ def wrong(case: Case, verdict: Verdict) -> list[str]:
 
 
 def row(case: Case) -> tuple[str, str, bool]:
-    """The row of the table, the page, and whether the verdict is right."""
+    """The row of the table, the page, and whether the verdict is right. True also for a case that was not examined."""
     name = case.path.stem
     if case.needs and importlib.util.find_spec(case.needs) is None:
         return f"| {name} | not examined: {case.needs} is not installed | | |", "", True
-    job, verdict, shown = examine(case)
+    job, verdict, text = examine(case)
     problems = wrong(case, verdict)
     judged = "right" if not problems else f"WRONG: {'; '.join(problems)}"
     sentence = verdict.sentence.replace(f"{os.path.relpath(case.path.parent)}/", "").replace("|", "\\|")
-    return f"| {name} | {judged} | {job.seconds:.0f} s | {sentence} |", shown, not problems
+    return f"| {name} | {judged} | {job.seconds:.0f} s | {sentence} |", text, not problems
 
 
 def main(names: list[str]) -> int:
-    """Returns how many verdicts were wrong."""
+    """Examines the named cases, or all and writes MATRIX.md; returns how many verdicts were wrong."""
     text, failures = HEADER, 0
-    with ProcessPoolExecutor(AT_ONCE) as workers:
+    with ProcessPoolExecutor(WORKERS) as workers:
         for kind in ("sick", "healthy"):
             chosen = [case for name, case in cases(kind).items() if not names or name in names]
             rows = []
@@ -115,8 +122,8 @@ def main(names: list[str]) -> int:
             text += f"## {kind.capitalize()}: {sum('| right |' in line for line in rows)} of {len(rows)} right\n\n"
             text += "| script | verdict | after | in its words |\n|---|---|---|---|\n" + "\n".join(rows) + "\n\n"
     if not names:
-        below = MATRIX.read_text().partition(OF_CHECK)[2] if MATRIX.exists() else ""
-        MATRIX.write_text(f"{text}{OF_CHECK}{below}" if below else text.rstrip() + "\n")
+        below = MATRIX.read_text().partition(CHECK_HEADING)[2]
+        MATRIX.write_text(f"{text}{CHECK_HEADING}{below}")
         print(f"wrote {os.path.relpath(MATRIX)}")
     return failures
 

@@ -1,12 +1,12 @@
-"""The scripts of `doctor check`'s tests: what each one's header says, and what the checklist says of it.
+"""Runs the example scripts under the audit of `doctor check`, and compares its findings with the scripts' headers.
 
-One in silent/ ends well, with a plausible loss, and has one defect. Its header names the check that finds it, `# HERE`
-marks the line. Those in sound/ and healthy/ have none.
+A script in silent/ ends well, with a plausible loss, and has one defect. Its header names the check that finds it,
+`# HERE` marks the line. Scripts in sound/ and healthy/ have no defect.
 
     # check: averaged
-    # status: note            (if it is not wrong in every script)
+    # status: note            (the finding's status, if it is not "wrong")
     # says: words of the finding
-    # runs: 2                 (once more on the files of its first checkpoint; it gets an empty folder as its argument)
+    # runs: 2                (once more with the files of its first checkpoint; it gets an empty folder as its argument)
 
     python doctor/tests/check_cases.py                  # checks all, and writes their part of doctor/tests/MATRIX.md
     python doctor/tests/check_cases.py two_writers      # checks these, and prints their checklists
@@ -20,7 +20,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from cases import FOLDER, MATRIX, OF_CHECK
+from cases import CHECK_HEADING, FOLDER, MATRIX, header_and_line
 from ddp_doctor import audited, words
 from ddp_doctor.audited import AuditedRun
 from ddp_doctor.check import Checked, checklist
@@ -31,11 +31,13 @@ from ddp_doctor.set_back import set_back, take_copies
 from forked_ranks import run_ranks
 
 CORES = 2  # of the machine that the scripts were written for
-TO_KNOW = {"timeout", "metrics", "atomic"}  # notes that a sound script may get
+ALLOWED_NOTES = {"timeout", "metrics", "atomic"}  # checks of which a sound script may get a note
 
 
 @dataclass(frozen=True)
 class Case:
+    """One example script. needs: a package without which it is not run. The other facts: see the module."""
+
     path: Path
     check: str = ""
     status: str = "wrong"
@@ -46,23 +48,22 @@ class Case:
 
     @property
     def missing(self) -> bool:
+        """Is the package that the script needs not installed?"""
         return bool(self.needs) and importlib.util.find_spec(self.needs) is None
 
 
 def cases(*kinds: str) -> dict[str, Case]:
-    """kinds: "silent", "sound" or "healthy"."""
+    """{name: case} of the folders. kinds: "silent", "sound" or "healthy"."""
     by_name = {}
     for path in sorted(path for kind in kinds for path in (FOLDER / kind).glob("*.py")):
-        text = path.read_text()
-        header = dict(re.findall(r"^# (\w+): (.*)$", text, re.MULTILINE))
+        header, line = header_and_line(path)
         if "nproc" in header:  # it starts its own ranks, which no audit follows
             continue
-        here = [number for number, line in enumerate(text.splitlines(), 1) if "# HERE" in line]
         by_name[path.stem] = Case(
             path,
             header.get("check", ""),
             header.get("status", "wrong"),
-            here[0] if here else None,
+            line,
             header.get("needs", ""),
             header.get("says", ""),
             int(header.get("runs", 1)),
@@ -71,7 +72,7 @@ def cases(*kinds: str) -> dict[str, Case]:
 
 
 def examine(case: Case) -> list[Finding]:
-    """Two ranks run it, forked from a process that has torch, under the audit, then one; the checks' findings."""
+    """The findings of the checks on audited runs of a script: on two ranks, on one, and on two again if `runs` is 2."""
     with tempfile.TemporaryDirectory(prefix="audited_") as name:
         folder = Path(name)
         (folder / "out").mkdir()
@@ -90,16 +91,16 @@ def examine(case: Case) -> list[Finding]:
 def _audited(case: Case, audits: Path, out: Path, nproc: int = 2) -> AuditedRun:
     audits.mkdir()
     arguments = [audits, case.path, *[out] * (case.runs - 1)]
-    ranks = run_ranks(FOLDER / "audited_script.py", *arguments, nproc=nproc, fails=nproc == 1)
+    ranks = run_ranks(FOLDER / "audited_script.py", *arguments, nproc=nproc, may_fail=nproc == 1)
     return AuditedRun(audited.read(audits), not any(ranks.exit_codes), CORES)
 
 
 def wrong(case: Case, all_findings: list[Finding]) -> list[str]:
-    """The problems of the findings; [] if there are none."""
+    """What is wrong with the findings, one sentence each; [] if they are right."""
     alarms = [
         each
         for each in all_findings
-        if each.status == "wrong" or each.status == "note" and each.check not in TO_KNOW - {case.check}
+        if each.status == "wrong" or each.status == "note" and each.check not in ALLOWED_NOTES - {case.check}
     ]
     problems = [each.text for each in all_findings if each.text.startswith(FAILED)]
     if case.runs == 2 and not case.check and all_findings[-1].status != "ok":
@@ -119,7 +120,7 @@ def wrong(case: Case, all_findings: list[Finding]) -> list[str]:
 
 
 def row(case: Case) -> tuple[str, str]:
-    """The row of the table, and the checklist."""
+    """The row of the table, and the checklist; "" instead of that for a case that was not examined."""
     name = case.path.stem
     if case.missing:
         return f"| {name} | not examined: {case.needs} is not installed | |", ""
@@ -139,8 +140,11 @@ def row(case: Case) -> tuple[str, str]:
 
 
 def main(names: list[str]) -> int:
-    """Returns how many were judged wrongly."""
-    text, failures = f"{OF_CHECK}\n\nThe right check at the right line, and no other; nothing on a sound script.\n\n", 0
+    """Examines the named cases, or all and writes their part of MATRIX.md; returns how many were judged wrongly."""
+    text, failures = (
+        f"{CHECK_HEADING}\n\nThe right check at the right line, and no other; nothing on a sound script.\n\n",
+        0,
+    )
     for title, kinds in (("Silently wrong", ("silent",)), ("Sound", ("sound", "healthy"))):
         rows = []
         for name, case in cases(*kinds).items():
@@ -152,7 +156,7 @@ def main(names: list[str]) -> int:
         text += f"### {title}: {sum('| right |' in line for line in rows)} of {len(rows)} right\n\n"
         text += "| script | judged | in its words |\n|---|---|---|\n" + "\n".join(rows) + "\n\n"
     if not names:
-        other_part = MATRIX.read_text().partition(OF_CHECK)[0].rstrip()
+        other_part = MATRIX.read_text().partition(CHECK_HEADING)[0].rstrip()
         MATRIX.write_text(f"{other_part}\n\n{text.rstrip()}\n")
         print(f"wrote {os.path.relpath(MATRIX)}")
     return failures

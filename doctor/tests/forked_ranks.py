@@ -22,14 +22,19 @@ FORKS.set_forkserver_preload(["torch.distributed.nn", "torch._dynamo"])
 
 @dataclass
 class Ranks:
-    """How the ranks of one job ended, and the lines that each printed, stderr after stdout."""
+    """The exit codes of a job's ranks, None where a timeout ended it, and each rank's lines, stderr after stdout."""
 
     exit_codes: list[int | None]
     lines: list[list[str]]
 
 
-def run_ranks(script: str | Path, *arguments: object, nproc: int, timeout: float = 300, fails: bool = False) -> Ranks:
-    """Raises AssertionError with what was printed unless every rank ends with 0; with `fails` each ends as it may."""
+def run_ranks(
+    script: str | Path, *arguments: object, nproc: int, timeout: float = 300, may_fail: bool = False
+) -> Ranks:
+    """Runs the script on `nproc` ranks, for at most `timeout` seconds each, and waits for them.
+
+    Raises AssertionError with what was printed if a rank does not end with exit code 0, unless `may_fail`.
+    """
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     command = [str(script), *map(str, arguments)]
     with tempfile.TemporaryDirectory(prefix="forked_") as folder:
@@ -60,7 +65,7 @@ def run_ranks(script: str | Path, *arguments: object, nproc: int, timeout: float
                 process.join()
         outputs = [[Path(f"{folder}/{rank}{ending}") for ending in ("", ".err")] for rank in range(nproc)]
         texts = ["".join(path.read_text() for path in paths if path.exists()) for paths in outputs]
-    assert fails or exit_codes == [0] * nproc, f"{exit_codes}: {texts}"
+    assert may_fail or exit_codes == [0] * nproc, f"{exit_codes}: {texts}"
     return Ranks(exit_codes, [text.splitlines() for text in texts])
 
 

@@ -1,4 +1,4 @@
-"""Runs failing scripts as people do, and keeps what they print as logs/NAME.log, for test_explain.py.
+"""Runs failing scripts as people start them, and writes what they print to logs/NAME.log, for test_explain.py.
 
     python doctor/tests/record_logs.py              # all; a few minutes
     python doctor/tests/record_logs.py raises_tee   # this one
@@ -25,7 +25,9 @@ THREE = ["--standalone", "--nproc-per-node=3"]
 TWO_NODES = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d"]
 TEE = ["--tee=3", "--log-dir=LOGS"]
 SICK, FAILING = FOLDER / "sick", FOLDER / "failing"
-LAUNCHES = {  # name -> script, how it is started, further variables; 2 or 3: by hand, with labels as of srun
+# name -> (script, flags of torchrun, further variables). Other starts instead of flags: ["launch", ...] for
+# torch.distributed.launch, [] for plain Python, a number of ranks for ranks without torchrun, labelled as by srun.
+LAUNCHES = {
     "healthy": (FAILING / "healthy.py", TWO, {}),
     "healthy_tee": (FAILING / "healthy.py", TWO + TEE, {}),
     "raises": (SICK / "raises.py", TWO, {}),
@@ -92,6 +94,7 @@ LAUNCHES = {  # name -> script, how it is started, further variables; 2 or 3: by
 
 
 def record(name: str) -> None:
+    """Writes one log; with --redirects a folder with the ranks' logs and torchrun.log."""
     source, launch, variables = LAUNCHES[name]
     with tempfile.TemporaryDirectory() as folder:
         script = source
@@ -124,13 +127,21 @@ def run(command, environment, folder):
 
 
 def as_srun_labels(script: Path, world_size: int, environment: dict) -> str:
-    """The ranks without torchrun, and each line with its rank before it, as `srun --label` puts it."""
+    """The output of ranks that are started without torchrun, each line with its rank before it as by `srun --label`."""
     lines = []
 
     def run_rank(rank):
-        own = {"RANK": str(rank), "WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29872"}
+        variables = {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(world_size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "29872",
+        }
         process = subprocess.Popen(
-            [sys.executable, str(script)], env={**environment, **own}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            [sys.executable, str(script)],
+            env={**environment, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         )
         lines.extend(f"{rank}: {line.decode()}" for line in process.stdout)
         if process.wait():
@@ -145,6 +156,7 @@ def as_srun_labels(script: Path, world_size: int, environment: dict) -> str:
 
 
 def without_machine(text: str, folder: str) -> str:
+    """The text with this machine's paths and name replaced."""
     replacements = {
         folder: "/home/me/run",
         str(SICK): "/home/me/project",

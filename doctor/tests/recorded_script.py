@@ -1,4 +1,4 @@
-"""Rank 1 leaves out the second of three all-reduces. Each rank writes torch's own dump, as bytes, into FOLDER/RANK.
+"""Rank 1 skips the second of three all-reduces. Each rank writes torch's flight recorder dump to FOLDER/RANK.
 
 recorded_script.py FOLDER
 """
@@ -19,7 +19,7 @@ def train(dump):
     work.append(dist.all_reduce(values[2], async_op=True))
     dump.write_bytes(_dump_fr_trace(True, True, False))
     if dist.get_rank() == 1:
-        work.append(dist.all_reduce(values[1], async_op=True))  # so that all come to their end
+        work.append(dist.all_reduce(values[1], async_op=True))  # so that all three meet, and the job ends
     for handle in work:
         handle.wait()
 

@@ -1,7 +1,6 @@
-"""`doctor check` on scripts that end well: the right check at the right line for those that are silently wrong.
+"""`doctor check` on scripts that end well: a silently wrong one gets the right finding, at its line, and no other.
 
-Their ranks are forked, so a case is cheap. Healthy scripts that wait or import much are left to
-`make doctor-matrix`.
+Ranks are forked, so that a case is cheap. Healthy scripts that wait or import much run in `make doctor-matrix` only.
 """
 
 import json
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import ddp_doctor
 import pytest
-from cases import FOLDER, MATRIX, OF_CHECK
+from cases import CHECK_HEADING, FOLDER, MATRIX
 from check_cases import cases, examine, wrong
 from ddp_doctor import audited
 from ddp_doctor.__main__ import main
@@ -50,7 +49,7 @@ def train():
             torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
             optimizer.step()
             print(repr(loss.item()))
-    print([one.tolist() for one in model.state_dict().values()])
+    print([tensor.tolist() for tensor in model.state_dict().values()])
 
 dist.init_process_group("gloo")
 train()
@@ -70,13 +69,13 @@ def test_an_audited_run_computes_the_same_bits(tmp_path):
 
 
 def test_the_matrix_has_all_cases_and_none_is_wrong():
-    rows = [line for line in MATRIX.read_text().partition(OF_CHECK)[2].splitlines() if line.startswith("| ")]
+    rows = [line for line in MATRIX.read_text().partition(CHECK_HEADING)[2].splitlines() if line.startswith("| ")]
     rows = [row for row in rows if not row.startswith("| script ")]
     assert {row.split(" | ")[0].strip("| ") for row in rows} == {*SILENT, *SOUND, *HEALTHY}, "run: make doctor-matrix"
     assert not [row for row in rows if "WRONG" in row]
 
 
-def test_every_case_says_what_is_expected():
+def test_every_header_has_a_check_and_a_line():
     assert not SILENT.keys() & (SOUND.keys() | HEALTHY.keys())
     for name, case in SILENT.items():
         assert case.check in TITLES and case.line, f"{name}.py needs `# check:` and `# HERE`"
@@ -84,14 +83,13 @@ def test_every_case_says_what_is_expected():
     assert {case.check for case in SILENT.values()} >= TITLES.keys() - {"timeout"}
 
 
-def test_what_is_torn_off_or_empty_is_no_finding(tmp_path):
+def test_an_audit_that_is_cut_off_or_empty_gives_no_finding(tmp_path):
     (tmp_path / "1.audit").write_text('{"event": "start", "rank": 0, "world": 2}\n{"event": "group beg')
     run = AuditedRun(audited.read(tmp_path))
     assert len(run.audits[0].events) == 1
     all_findings = findings(run)
-    assert {finding.status for finding in all_findings} <= {"unknown", "ok"} and {
-        finding.check for finding in all_findings
-    } == {*TITLES} - {"resume"}
+    assert {finding.status for finding in all_findings} <= {"unknown", "ok"}
+    assert {finding.check for finding in all_findings} == TITLES.keys() - {"resume"}
     assert {finding.status for finding in findings(AuditedRun({}))} <= {"unknown", "ok"}
 
 
@@ -130,7 +128,7 @@ def test_the_command_runs_twice_ends_non_zero_and_writes_json(tmp_path, capsys):
     assert by_check["writers"]["line"] == RESUMES[: RESUMES.index("torch.save")].count("\n") + 1
     assert by_check["writers"]["catalogue"] in CATALOGUE
     assert {by_check[name]["status"] for name in ("replicas", "averaged", "scale")} == {"ok"}  # scale: by a third run
-    assert by_check["samples"]["status"] == "unknown"  # drawn at random: nobody knows whether shares overlap
+    assert by_check["samples"]["status"] == "unknown"  # drawn at random: shares may overlap
     assert by_check["writers"]["known_as"] in printed and str(Path(ddp_doctor.__file__).parent) not in printed
     assert "begins with the weights with which the first ended" in by_check["resume"]["text"]
     assert f"WRONG  {TITLES['writers']}" in printed and "1 wrong, " in printed

@@ -1,6 +1,6 @@
-"""`ddp_doctor explain` on pasted logs: whom it blames and by which message, and no log may end in a traceback.
+"""`ddp_doctor explain` on recorded logs: the blamed ranks, the recognised message; and no log causes a traceback.
 
-logs/README.md is the table of the logs, with what is expected of each and where it comes from.
+logs/README.md is the table of the logs: what is expected of each, and where it comes from.
 """
 
 import io
@@ -46,15 +46,15 @@ def test_blames_the_expected_ranks(name):
     "prefix", ["> ", "    ", "2026-11-26T12:00:00.123456789Z ", "2026-11-26 12:00:00 ", "Nov 26 12:00:00 ", "stderr: "]
 )
 @pytest.mark.parametrize("ends", ["\n", "\r\n"])
-def test_what_stands_before_each_line_changes_nothing(prefix, ends):
+def test_a_prefix_of_each_line_changes_nothing(prefix, ends):
     for name in ROWS:
         if (FOLDER / name).is_file():
             lines = (FOLDER / name).read_text().split("\n")
             text = ends.join(prefix + line if line else line for line in lines)
             explanation, facts = explain_logs([Log(text)])
             expected, _ = explained(name)
-            shown = name, page(explanation, facts)
-            assert (explanation.message, explanation.ranks) == (expected.message, expected.ranks), shown
+            result = explanation.message, explanation.ranks
+            assert result == (expected.message, expected.ranks), (name, page(explanation, facts))
 
 
 @smoke
@@ -66,7 +66,7 @@ def test_every_log_has_a_row_and_holds_no_path_of_this_machine():
 
 
 @smoke
-def test_an_explanation_says_where_it_stands_and_what_to_do(capsys):
+def test_an_explanation_names_the_line_of_the_log_and_a_command(capsys):
     assert main(["explain", str(FOLDER / "raises.log")]) == 1
     text = capsys.readouterr().out
     assert "rank 1 raised ValueError: a label of -1, in /home/me/project/raises.py:12 (line 8 of raises.log)" in text
@@ -74,8 +74,7 @@ def test_an_explanation_says_where_it_stands_and_what_to_do(capsys):
 
 
 @smoke
-def test_every_message_of_a_log_is_read_from_its_text_alone():
-    """Each message of the table is recognised where nothing but its words is pasted."""
+def test_every_message_is_recognised_in_a_log_of_one_line():
     for message in MESSAGES:
         for text in message.texts:
             explanation, _ = explain_logs([Log(f"RuntimeError: {text}\n")])
@@ -141,7 +140,7 @@ def test_a_traceback_in_a_line_of_json_is_read():
 
 
 @smoke
-def test_no_log_ends_in_a_traceback():
+def test_no_log_causes_a_traceback():
     draw = random.Random(0)
     for path in sorted(FOLDER.rglob("*.log")):
         data = path.read_bytes()

@@ -1,4 +1,4 @@
-"""The doctor on scripts that know nothing of it: the right rank and line for the sick, no alarm for the healthy.
+"""`doctor run` on the example scripts: the right rank and line for the sick, no alarm for the healthy.
 
 Each launch costs about six CPU-seconds, so only a few cases run here; `make doctor-matrix` examines all.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import ddp_doctor
 import pytest
-from cases import MATRIX, OF_CHECK, cases, examine, wrong
+from cases import CHECK_HEADING, MATRIX, cases, examine, wrong
 from ddp_doctor.__main__ import main
 
 SICK, HEALTHY = cases("sick"), cases("healthy")
@@ -36,7 +36,7 @@ def test_verdict(name, tmp_path, monkeypatch):
 
 
 def test_the_matrix_has_all_cases_and_none_is_wrong():
-    above = MATRIX.read_text().partition(OF_CHECK)[0]
+    above = MATRIX.read_text().partition(CHECK_HEADING)[0]
     rows = [line for line in above.splitlines() if line.startswith("| ") and "script" not in line]
     by_name = {row.split(" | ")[0].strip("| "): row.replace("\\|", "|") for row in rows}
     assert by_name.keys() == {*SICK, *HEALTHY}, "run: make doctor-matrix"
@@ -47,7 +47,7 @@ def test_the_matrix_has_all_cases_and_none_is_wrong():
             assert case.says in by_name[name] and line in by_name[name], f"{name} has changed; run: make doctor-matrix"
 
 
-def test_every_case_says_what_is_expected():
+def test_every_header_names_ranks_and_words():
     assert not SICK.keys() & HEALTHY.keys()
     for name, case in SICK.items():
         assert case.ranks and case.says, f"{name}.py needs `# rank:` and `# says:`"
@@ -90,22 +90,22 @@ def test_the_command_ends_non_zero_keeps_the_users_sitecustomize_and_writes_json
         (["check", "--resume-with", '"open', __file__], "--resume-with '\"open' cannot be split into arguments"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_line(arguments, message, capsys):
+def test_bad_arguments_are_an_error_in_one_line(arguments, message, capsys):
     assert main(arguments) == 2
     error = capsys.readouterr().err
     assert message in error and error.startswith("error: ") and len(error.splitlines()) == 1
 
 
 @pytest.mark.parametrize("command", ["run", "check"])
-def test_a_script_that_is_no_python_is_refused_with_its_line(command, tmp_path, capsys):
+def test_a_script_with_a_syntax_error_is_refused_with_its_line(command, tmp_path, capsys):
     script = tmp_path / "script.py"
     script.write_text("lr = 0.1\nbatch size = 3\n")
     assert main([command, str(script)]) == 2
     assert f"{script}, line 2 is no Python: invalid syntax" in capsys.readouterr().err
 
 
-def test_it_reports_and_watches_on_and_a_working_folder_may_go(tmp_path, monkeypatch, capsys):
-    """Rank 1 comes back after the report; the job ends well, though it has deleted its working folder."""
+def test_it_reports_and_watches_on_though_the_working_folder_is_deleted(tmp_path, monkeypatch, capsys):
+    """Rank 1 deletes the working folder, waits until a report, and goes on; the job ends well."""
     script, folder = tmp_path / "script.py", tmp_path / "folder"
     folder.mkdir()
     script.write_text(
@@ -126,7 +126,7 @@ def test_it_reports_and_watches_on_and_a_working_folder_may_go(tmp_path, monkeyp
     assert json.loads(findings.read_text())["ended"] == "well"
 
 
-def test_output_that_cannot_be_written_and_an_interrupt_are_said_in_one_line(tmp_path):
+def test_unwritable_output_and_an_interrupt_are_one_line(tmp_path):
     command = [sys.executable, "-m", "ddp_doctor"]
     with open("/dev/full", "w") as full:
         done = subprocess.run([*command, "meet", "localhost:29500"], stdout=full, stderr=subprocess.PIPE, text=True)
