@@ -10,7 +10,7 @@ from ddp_doctor.job import Job, Rank
 from ddp_doctor.launch.first_failure import STOPPED, shortened
 from ddp_doctor.mismatch import collective_mismatch
 from ddp_doctor.still import roots_differ
-from ddp_doctor.verdict import CURES, Verdict, error_at, innermost, only_lost_contact, stands
+from ddp_doctor.verdict import CURES, Verdict, error_at, innermost, never_came, only_lost_contact, stands
 
 EXPECTED_SIGNALS = (signal.SIGABRT, signal.SIGTERM)  # of ranks that gloo or a C++ error aborts, or torchrun ends
 PARAMETER_SIZES_TEXT = "appears not to match sizes of the same param"
@@ -266,8 +266,7 @@ def _never_came_to_init(job: Job) -> Verdict | None:
     if not callers or not absent or any(rank.has_started_a_collective for rank in job.ranks.values()):
         return None
     frames = user_frames(job.ranks[callers[0]].error.stack)
-    sentence = f"{words.ranks(absent)} never came to init_process_group, which {words.ranks(callers)} called "
-    sentence += f"{words.where(frames)}; {words.ranks(absent[:1])} {stands(job.ranks[absent[0]])}"
+    sentence = never_came(job, absent, "came to init_process_group", callers, frames)
     return Verdict("init", absent, sentence, innermost(frames), CURES["init"])
 
 

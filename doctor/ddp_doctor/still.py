@@ -2,7 +2,7 @@
 
 from ddp_doctor import source_lines, words
 from ddp_doctor.job import Job, Rank
-from ddp_doctor.verdict import CURES, Verdict, innermost, stands
+from ddp_doctor.verdict import CURES, Verdict, innermost, never_came, stands
 
 
 def stopped(job: Job) -> Verdict | None:
@@ -27,8 +27,7 @@ def never_met(job: Job) -> Verdict | None:
     absent = tuple(number for number in job.ranks if number not in waiting)
     first = next(iter(waiting.values()))
     if absent:
-        sentence = f"{words.ranks(absent)} never called init_process_group, which {words.ranks(waiting)} called "
-        sentence += f"{words.where(first.own)}; {words.ranks(absent[:1])} {stands(job.ranks[absent[0]])}"
+        sentence = never_came(job, absent, "called init_process_group", waiting, first.own)
         return Verdict("init", absent, sentence, innermost(first.own), CURES["init"])
     wrong_sizes = set(_numbers_given("world_size", waiting)) - {job.world_size}
     numbers = _numbers_given("rank", waiting)
@@ -62,10 +61,7 @@ def waits_for_another(job: Job) -> Verdict | None:
     if not absent:
         return _all_wait(waiting)
     first = next(iter(waiting.values()))
-    sentence = (
-        f"{words.ranks(absent)} never answered {_call(first)}, which {words.ranks(waiting)} called "
-        f"{words.where(first.own)}; {words.ranks(absent[:1])} {stands(job.ranks[absent[0]])}"
-    )
+    sentence = never_came(job, absent, f"answered {_call(first)}", waiting, first.own)
     return Verdict("missing", absent, sentence, innermost(first.own), CURES["missing"])
 
 

@@ -105,6 +105,14 @@ def only_lost_contact(job: Job, *culprits: int) -> str:
     return f"; {words.ranks(victims)} only lost contact{where}"
 
 
+def never_came(job: Job, absent: tuple[int, ...], call: str, callers, frames) -> str:
+    """rank 1 never answered barrier, which rank 0 called at ...; rank 1 stands in ...; `call`: "answered barrier"."""
+    return (
+        f"{words.ranks(absent)} never {call}, which {words.ranks(callers)} called {words.where(frames)}; "
+        f"{words.ranks(absent[:1])} {stands(job.ranks[absent[0]])}"
+    )
+
+
 def in_group(difference: Difference, always: bool = False) -> str:
     """ " of group '1'", with a leading space; "" for the default group unless `always`."""
     return f" of group {difference.group!r}" if always or difference.group != "0" else ""

@@ -19,9 +19,10 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_doctor.diagnosis import Verdict, diagnose
+from ddp_doctor.diagnosis import diagnose
 from ddp_doctor.job import Job
 from ddp_doctor.page import page
+from ddp_doctor.verdict import Verdict
 from ddp_doctor.watch import run_and_watch
 
 FOLDER = Path(__file__).parent

@@ -110,7 +110,7 @@ def record(name: str) -> None:
             command = [*start, *flags] if launch else [sys.executable]
             text = run([*command, str(script), f"{folder}/"], environment, folder).stdout.decode()
         (FOLDER / "logs" / f"{name}.log").write_text(without_machine(text, folder))
-        if "--redirects=3" in (launch if isinstance(launch, list) else ()):
+        if isinstance(launch, list) and "--redirects=3" in launch:
             target = FOLDER / "logs" / name
             shutil.rmtree(target, ignore_errors=True)
             for file in Path(folder, "logs").rglob("std*.log"):

@@ -1,5 +1,6 @@
 """`attach` finds a job's ranks, reads their stacks, names the rank to blame, and leaves the job running."""
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -35,29 +36,36 @@ else:
 """
 
 
-def test_the_debug_server_of_torch_tells_the_collectives(tmp_path):
-    script, tag = tmp_path / "hangs.py", uuid.uuid4().hex
+@contextlib.contextmanager
+def hanging_job(folder, source=HANGS):
+    """Starts the script on two ranks, waits until they hang, yields torchrun's process and the job's tag; ends them."""
+    script, tag = folder / "hangs.py", uuid.uuid4().hex
+    script.write_text(source)
+    environment = {**os.environ, RUN_VARIABLE: tag, "OMP_NUM_THREADS": "1"}
+    job = subprocess.Popen([*TORCHRUN, str(script), str(folder)], env=environment)
+    try:
+        while not (folder / "rank_0").exists() or not (folder / "rank_1").exists():
+            assert job.poll() is None
+        yield job, tag
+    finally:
+        sweep(tag, grace=0)
+        job.wait()
+
+
+def test_the_debug_server_of_torch_knows_the_collectives(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     serves = f"from torch.distributed.debug import start_debug_server\n    start_debug_server({port})"
     body = HANGS.replace("\n", "\n    ")
-    script.write_text(f"if __name__ == '__main__':\n    {serves}\n    {body}")  # the server may import this file
-    job = subprocess.Popen(
-        [*TORCHRUN, str(script), str(tmp_path)], env={**os.environ, RUN_VARIABLE: tag, "OMP_NUM_THREADS": "1"}
-    )
-    try:
-        while not (tmp_path / "rank_0").exists() or not (tmp_path / "rank_1").exists():
-            assert job.poll() is None
+    source = f"if __name__ == '__main__':\n    {serves}\n    {body}"  # the server may import this file
+    with hanging_job(tmp_path, source) as (job, _):
         with pytest.raises(InputError, match="does not answer as torch's debug server does"):
             look_at_job(job.pid, f"http://localhost:{port}/nowhere")
         snapshot = look_at_job(job.pid, f"http://localhost:{port}")
         verdict = diagnose(snapshot)
         text = page(snapshot, verdict)
         assert verdict.ranks == (1,) and all(f"all-reduce {number}, [4] float32" in text for number in (1, 2)), text
-    finally:
-        sweep(tag, grace=0)
-        job.wait()
 
 
 def look_until_still(pid, looks=30):
@@ -74,15 +82,7 @@ def look_until_still(pid, looks=30):
 
 
 def test_a_job_that_hangs_now(tmp_path):
-    script = tmp_path / "hangs.py"
-    script.write_text(HANGS)
-    tag = uuid.uuid4().hex
-    job = subprocess.Popen(
-        [*TORCHRUN, str(script), str(tmp_path)], env={**os.environ, RUN_VARIABLE: tag, "OMP_NUM_THREADS": "1"}
-    )
-    try:
-        while not (tmp_path / "rank_0").exists() or not (tmp_path / "rank_1").exists():
-            assert job.poll() is None
+    with hanging_job(tmp_path) as (job, tag):
         ranks = by_environment(tagged(tag))
         for pid in (job.pid, ranks[1].pid):
             snapshot, verdict = look_until_still(pid)
@@ -97,9 +97,6 @@ def test_a_job_that_hangs_now(tmp_path):
         assert verdict.kind == "stopped" and verdict.ranks == (1,)
         ranks[1].resume()
         assert all(process.is_running() for process in ranks.values()), "the doctor only looks"
-    finally:
-        sweep(tag, grace=0)
-        job.wait()
 
 
 @pytest.mark.parametrize(
