@@ -41,7 +41,8 @@ def test_peaks_are_found_by_name():
     assert peak_flops("NVIDIA A100-SXM4-80GB", "float32") == 19.5e12
     assert peak_flops("NVIDIA L40S", "bfloat16") == 362e12
     assert peak_flops("NVIDIA A100-SXM4-80GB", "float64") is None
-    assert peak_flops("Some GPU of next year", "bfloat16") is None
+    for unknown in ("Some GPU of next year", "NVIDIA L40", "NVIDIA RTX A4000", "NVIDIA RTX A1000", "NVIDIA T400"):
+        assert peak_flops(unknown, "bfloat16") is None
 
 
 def test_utilisation_is_logged_where_the_peak_is_known(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """Keep a GPU fed with batches, and say what share of its arithmetic a run makes use of."""
 
+import re
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -23,7 +24,7 @@ def peak_per_second(world: World, precision: str, flops: float) -> float | None:
 def peak_flops(device_name: str, precision: str) -> float | None:
     """The stated FLOP/s of one GPU for matrix products in this precision; None if not known."""
     column = {"bfloat16": "flops", "float16": "flops", "tf32": "tf32", "float32": "float32"}.get(precision)
-    gpu = next((gpu for name, gpu in GPUS.items() if name in device_name), None)
+    gpu = next((gpu for name, gpu in GPUS.items() if re.search(rf"\b{name}\b", device_name)), None)
     return getattr(gpu, column) if gpu and column else None
 
 
