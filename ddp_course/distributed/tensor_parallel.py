@@ -28,6 +28,7 @@ class Placement:
     groups: int | tuple[int, ...] = 1
 
     def shard(self, whole: Tensor, rank: int, ranks: int) -> Tensor:
+        """The shard of `rank`, one of `ranks`, of a whole tensor."""
         return torch.cat([layer.chunk(ranks, self.dim)[rank] for layer in self._fused(whole, 1)], self.dim)
 
     def join(self, parts: list[Tensor]) -> Tensor:
@@ -42,75 +43,86 @@ class Placement:
         return tensor.split([size // ranks for size in self.groups], self.dim)
 
 
-def _unchanged(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+def _identity(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     return x.view_as(x)
 
 
-def _summed(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+def _all_reduce(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     total = x.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total, group=group)
     return total
 
 
-def _all_tokens(own: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """(windows, tokens, width) of all ranks."""
-    parts = [torch.empty_like(own, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(parts, own.contiguous(), group=group)
+def _all_gather_tokens(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Concatenate (windows, tokens, width) of all ranks along the tokens."""
+    parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(parts, x.contiguous(), group=group)
     return torch.cat(parts, 1)
 
 
-def _own_tokens(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+def _take_own_tokens(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """This rank's share of the tokens. Sends nothing."""
     return x.chunk(dist.get_world_size(group), 1)[dist.get_rank(group)].contiguous()
 
 
-def _summed_own_tokens(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+def _reduce_scatter_tokens(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """The sum over the ranks, of this rank's share of the tokens."""
     parts = [part.contiguous() for part in x.chunk(dist.get_world_size(group), 1)]
-    dist.reduce_scatter(own := torch.empty_like(parts[0]), parts, group=group)
-    return own
+    total = torch.empty_like(parts[0])
+    dist.reduce_scatter(total, parts, group=group)
+    return total
 
 
-def _function(of_values: Callable, of_gradients: Callable) -> type[Function]:
-    """A function of a tensor and a group of ranks, by what it does in forward and in backward."""
+def _function(on_values: Callable, on_gradients: Callable) -> type[Function]:
+    """An autograd function of a tensor and a group: `on_values` in forward, `on_gradients` in backward."""
 
     class OverRanks(Function):
         @staticmethod
         def forward(ctx, x: Tensor, group: dist.ProcessGroup) -> Tensor:
             ctx.group = group
-            return of_values(x, group)
+            return on_values(x, group)
 
         @staticmethod
         def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
-            return of_gradients(gradient, ctx.group), None
+            return on_gradients(gradient, ctx.group), None
 
     return OverRanks
 
 
-# Around a column- and a row-parallel layer, where every rank has all tokens; sequence parallel's of the same
-Enter, Leave = _function(_unchanged, _summed), _function(_summed, _unchanged)
-GatherTokens, ScatterTokens = _function(_all_tokens, _summed_own_tokens), _function(_summed_own_tokens, _all_tokens)
-# Around a layer that every rank computes alike, of all tokens: each has the whole gradient already
-JoinTokens, TakeTokens = _function(_all_tokens, _own_tokens), _function(_own_tokens, _all_tokens)
+# Before a column-parallel and after a row-parallel layer: outside of the two, every rank has all tokens.
+Enter = _function(_identity, _all_reduce)
+Leave = _function(_all_reduce, _identity)
+# The same with sequence parallelism: outside of the two layers, each rank has a share of the tokens.
+GatherTokens = _function(_all_gather_tokens, _reduce_scatter_tokens)
+ScatterTokens = _function(_reduce_scatter_tokens, _all_gather_tokens)
+# Before and after a layer that every rank computes in full: the gradient of all tokens is then equal on all ranks.
+JoinTokens = _function(_all_gather_tokens, _take_own_tokens)
+TakeTokens = _function(_take_own_tokens, _all_gather_tokens)
 
 
 class Column(nn.Module):
-    """Column-parallel: some of the outputs of `whole`, from all inputs. groups: fused layers, such as q, k and v."""
+    """Column-parallel: some of the outputs of `whole`, from all inputs.
+
+    groups: the layers fused in `whole`, such as q, k and v (see Placement). enter: applied to the inputs; None if they
+    have passed such a function already.
+    """
 
     def __init__(
         self, whole: nn.Linear, axis: Axis, groups: int | tuple[int, ...] = 1, enter: type[Function] | None = Enter
     ) -> None:
         super().__init__()
-        by_axis, self.enter = {axis: Placement(0, groups)}, enter
-        self.axis, self.placements = axis, {"weight": by_axis, "bias": by_axis}
-        self.weight, self.bias = shard(by_axis, whole.weight), None
-        if whole.bias is not None:
-            self.bias = shard(by_axis, whole.bias)
+        self.axis, self.enter = axis, enter
+        placements = {axis: Placement(0, groups)}
+        self.placements = {"weight": placements, "bias": placements}
+        self.weight = shard(placements, whole.weight)
+        self.bias = None if whole.bias is None else shard(placements, whole.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(self.enter.apply(x, self.axis.group) if self.enter else x, self.weight, self.bias)
 
 
 class Row(nn.Module):
-    """Row-parallel: all outputs of `whole`, summed over the ranks' inputs. The bias is replicated and added once."""
+    """Row-parallel: all outputs of `whole`, from the partial sums of all ranks. The replicated bias is added once."""
 
     def __init__(self, whole: nn.Linear, axis: Axis, leave: type[Function] = Leave) -> None:
         super().__init__()
@@ -123,7 +135,10 @@ class Row(nn.Module):
 
 
 class VocabularyEmbedding(nn.Module):
-    """An embedding of which a rank has some rows. Returns those of the own tokens, as `ScatterTokens`."""
+    """An embedding of which each rank has some rows.
+
+    Takes all tokens, (windows, tokens); returns the vectors of this rank's share of the tokens, as `ScatterTokens`.
+    """
 
     def __init__(self, whole: nn.Embedding, axis: Axis) -> None:
         super().__init__()
@@ -131,32 +146,36 @@ class VocabularyEmbedding(nn.Module):
         self.weight = shard(self.placements["weight"], whole.weight)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        row, here = _own_index(tokens, len(self.weight), self.axis)
-        return ScatterTokens.apply(F.embedding(row, self.weight) * here.unsqueeze(-1), self.axis.group)
+        row, is_local = _local_index(tokens, len(self.weight), self.axis)
+        return ScatterTokens.apply(F.embedding(row, self.weight) * is_local.unsqueeze(-1), self.axis.group)
 
 
 def vocabulary_loss_sum(logits: Tensor, targets: Tensor, axis: Axis) -> Tensor:
-    """The summed cross entropy of logits of which each rank has some columns; three numbers per token are sent.
+    """The summed cross entropy, on all ranks, of logits of which each rank has some columns (collective).
 
-    Negative targets are none, as in torch's.
+    logits: (tokens, columns of this rank). targets: (tokens,); negative ones are ignored, as torch ignores -100.
+    Three numbers per token are sent.
     """
     largest = logits.detach().amax(-1)
     dist.all_reduce(largest, dist.ReduceOp.MAX, group=axis.group)
-    column, here = _own_index(targets, logits.shape[-1], axis)
-    of_target = logits.gather(-1, column.unsqueeze(-1)).squeeze(-1) * here
+    column, is_local = _local_index(targets, logits.shape[-1], axis)
+    target_logit = logits.gather(-1, column.unsqueeze(-1)).squeeze(-1) * is_local
     total = (logits - largest.unsqueeze(-1)).exp().sum(-1)
-    total, of_target = Leave.apply(torch.stack([total, of_target]), axis.group)
-    return (total.log() + largest - of_target).masked_fill(targets < 0, 0).sum()
+    total, target_logit = Leave.apply(torch.stack([total, target_logit]), axis.group)
+    return (total.log() + largest - target_logit).masked_fill(targets < 0, 0).sum()
 
 
-def _own_index(tokens: Tensor, count: int, axis: Axis) -> tuple[Tensor, Tensor]:
-    """Where a rank that has `count` tokens of the vocabulary finds these, and which of them it has."""
+def _local_index(tokens: Tensor, count: int, axis: Axis) -> tuple[Tensor, Tensor]:
+    """The index of each token among the `count` tokens of the vocabulary that this rank has, and whether it has it.
+
+    The index of a token that another rank has is 0.
+    """
     index = tokens - axis.rank * count
-    here = (index >= 0) & (index < count)
-    return index.where(here, 0), here
+    is_local = (index >= 0) & (index < count)
+    return index.where(is_local, 0), is_local
 
 
-Placements = dict[Axis, Placement]  # how a tensor is sharded, axis after axis
+Placements = dict[Axis, Placement]  # how a tensor is sharded: first over the first axis, each shard over the next one
 
 
 def shard(placements: Placements, whole: Tensor) -> nn.Parameter:
