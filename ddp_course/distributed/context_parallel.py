@@ -32,33 +32,35 @@ def ring_attention(
     axis: Axis,
     drop: Callable[[Tensor, Tensor], Tensor] = lambda weights, key_positions: weights,
 ) -> Tensor:
-    """Causal attention of this rank's queries to the keys and values of all ranks.
+    """Causal attention of this rank's queries to the keys and values of all ranks; returns a tensor like `query`.
 
-    query, key, value: (batch, heads, tokens of this rank, size); a key head may serve several query heads in turn, and
-    is sent once. positions: of all ranks, as from `zigzag`. drop: dropout of (batch, key heads, query heads of each,
-    queries, keys) weights, given the positions of the keys; the weights' sum is that before dropout, as in a softmax.
+    query, key, value: (batch, heads, tokens of this rank, size). There may be fewer key heads than query heads: then
+    each serves a group of successive query heads.
+    positions: those of all ranks, as from `zigzag`.
+    drop: applies dropout to attention weights (batch, key heads, query heads per key head, queries, keys), given the
+    positions of the keys. The softmax divides by the sum of the weights before dropout.
     Scores and sums are in float32, or in float64 if the queries are.
     """
     dtype = torch.promote_types(query.dtype, torch.float32)
     with torch.autocast(query.device.type, enabled=False):
-        shared = query.shape[1] // key.shape[1]  # query heads of a key head
-        scaled = query.to(dtype).unflatten(1, (-1, shared)) / query.shape[-1] ** 0.5
-        largest, total, y = torch.full_like(scaled[..., :1], -torch.inf), 0, 0
+        group_size = query.shape[1] // key.shape[1]  # query heads per key head
+        scaled_query = query.to(dtype).unflatten(1, (-1, group_size)) / query.shape[-1] ** 0.5
+        largest, total, output = torch.full_like(scaled_query[..., :1], -torch.inf), 0, 0
         for step in range(axis.size):
-            key_positions = positions[axis.neighbour(-step)]  # of the keys and values that have arrived here
-            hidden = key_positions > positions[axis.rank][:, None]
-            scores = (scaled @ key.to(dtype).unsqueeze(2).transpose(-1, -2)).masked_fill(hidden, -torch.inf)
+            key_positions = positions[axis.neighbour(-step)]  # `key` and `value` are now that rank's
+            is_later = key_positions > positions[axis.rank][:, None]
+            scores = (scaled_query @ key.to(dtype).unsqueeze(2).transpose(-1, -2)).masked_fill(is_later, -torch.inf)
             # Finite, because in step 0 each token attends to itself.
             new_largest = torch.maximum(largest, scores.detach().amax(-1, keepdim=True))
-            old, weights = torch.exp(largest - new_largest), torch.exp(scores - new_largest)
-            y, total, largest = (
-                y * old + drop(weights, key_positions) @ value.to(dtype).unsqueeze(2),
-                total * old + weights.sum(-1, keepdim=True),
+            rescale, weights = torch.exp(largest - new_largest), torch.exp(scores - new_largest)
+            output, total, largest = (
+                output * rescale + drop(weights, key_positions) @ value.to(dtype).unsqueeze(2),
+                total * rescale + weights.sum(-1, keepdim=True),
                 new_largest,
             )
             if step < axis.size - 1:
                 key, value = Shift.apply(torch.stack([key, value]), axis)
-        return (y / total).flatten(1, 2).to(query.dtype)
+        return (output / total).flatten(1, 2).to(query.dtype)
 
 
 class Shift(torch.autograd.Function):

@@ -1,9 +1,9 @@
 """Deferred initialization: a model without memory, and each parameter's initial value on request.
 
-A rank that holds a part of a model must not build the whole one to get the values of its part. Here the model is built
-on torch's meta device, where tensors have a shape and no memory. The random numbers are drawn all the same, into memory
-that is given back at once, so that every parameter gets the value that it has in a model built in one process. That
-takes as long as building the whole model, and a few times the memory of its largest parameter.
+A rank that holds a part of a model should not have to allocate the whole one to get the initial values of its part.
+Here the model is built on torch's meta device, where tensors have a shape and no memory. The random numbers are drawn
+all the same, into memory that is reused, so that every parameter gets the value that it has in a model built in one
+process. That takes as long as building the whole model, and a few times the memory of its largest parameter.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -31,6 +31,7 @@ class Write:
     generator_state: Tensor
 
     def value(self) -> Tensor:
+        """Repeat the operation on a new tensor of the CPU, and return that."""
         generator = torch.Generator()
         generator.set_state(self.generator_state)
         keywords = {"generator": generator} if self.operation in RANDOM else {}
@@ -43,7 +44,7 @@ class Recorder(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.last_write: dict[Tensor, Write] = {}
-        self._scratch = torch.empty(0, device="cpu")  # one for all: between many, the states would leave small gaps
+        self._scratch = torch.empty(0, device="cpu")  # one for all tensors: saved states between many would fragment it
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         result = operation(*args, **(kwargs or {}))
@@ -65,7 +66,7 @@ class Recorder(TorchDispatchMode):
 
 
 class InitialValues(Mapping[str, Tensor]):
-    """The initial values of a model's parameters, by name. Each is computed when it is asked for, and not kept."""
+    """The initial values of a model's parameters, by name. Each is computed anew at every access."""
 
     def __init__(self, writes: dict[str, Write]) -> None:
         self._writes = writes
@@ -81,9 +82,9 @@ class InitialValues(Mapping[str, Tensor]):
 
 
 def build_on_meta(build: Callable[[], Model]) -> tuple[Model, InitialValues]:
-    """The model that `build` makes, without memory, and the values that its parameters would have had.
+    """The model that `build` makes, on the meta device, and the values that its parameters would have had.
 
-    torch's generator of the CPU is afterwards where `build` would have left it.
+    Afterwards the state of torch's CPU generator is the one in which `build` would have left it.
     """
     recorder = Recorder()
     with torch.device("meta"), recorder:

@@ -1,9 +1,9 @@
-"""Dropout on a mesh: whether a number is kept is a pure function of its place in the global batch.
+"""Dropout on a mesh: whether an element is kept is a pure function of its position in the global batch.
 
-A generator draws in the order in which a rank computes, so a mask depends on what else the rank has. Here it is hashed
-from a key of the window (which seed and step give) and from layer, position and unit or head. One process and the
-ranks of any mesh then drop the same: tp ranks with copies of an activation agree, and ranks with different windows,
-tokens or heads draw different masks. Nothing is sent, and a recomputed forward pass needs no saved generator.
+A generator draws in the order in which a rank computes, so its masks depend on what else the rank has. Here a mask is
+hashed from a key of the window (which seed and step give) and from layer, position and unit or head. One process and
+the ranks of any mesh then drop the same elements: tp ranks with copies of an activation agree, and ranks with different
+windows, tokens or heads draw different masks. Nothing is sent, and a recomputed forward pass needs no saved generator.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,10 @@ def window_keys(seed: int, step: int, count: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Masks:
-    """The masks of a forward pass on windows with these keys, at these positions in them. At rate 0 all is kept."""
+    """The dropout masks of a forward pass. At rate 0 nothing is dropped.
+
+    keys: (windows,), from `window_keys`; unused at rate 0. positions: (tokens,), of this rank's tokens in the window.
+    """
 
     rate: float
     keys: Tensor | None
@@ -31,23 +34,23 @@ class Masks:
         """Drop units of x, (windows, tokens, width). site: a number for each call in a forward pass."""
         if not self.rate:
             return x
-        return self._dropped(x, site, self.positions[:, None], torch.arange(x.shape[-1], device=x.device))
+        return self._drop(x, site, self.positions[:, None], torch.arange(x.shape[-1], device=x.device))
 
     def drop_weights(self, weights: Tensor, site: int, heads: Tensor, key_positions: Tensor) -> Tensor:
         """Drop attention weights, (windows, ..., queries, keys). heads: their numbers in the whole layer, (...)."""
         if not self.rate:
             return weights
-        return self._dropped(weights, site, heads[..., None, None], self.positions[:, None], key_positions)
+        return self._drop(weights, site, heads[..., None, None], self.positions[:, None], key_positions)
 
-    def _dropped(self, x: Tensor, *coordinates: int | Tensor) -> Tensor:
+    def _drop(self, x: Tensor, *coordinates: int | Tensor) -> Tensor:
         state = self.keys.view(-1, *[1] * (x.dim() - 1))
         for coordinate in coordinates:  # those of few dimensions first: only the last one is mixed at full size
-            state = _mixed(state * _signed(0x9E3779B97F4A7C15) + coordinate)
-        kept = state >= int(self.rate * 2**64 - 2**63)  # of 2**64 equally likely numbers
-        return x * kept / (1 - self.rate)
+            state = _mix(state * _signed(0x9E3779B97F4A7C15) + coordinate)
+        is_kept = state >= int(self.rate * 2**64 - 2**63)  # of 2**64 equally likely numbers
+        return x * is_kept / (1 - self.rate)
 
 
-def _mixed(x: Tensor) -> Tensor:
+def _mix(x: Tensor) -> Tensor:
     """Change about half of the bits for any change of x (SplitMix64: Steele et al., 2014). int64 wraps around."""
     x = (x ^ (x >> 30 & 2**34 - 1)) * _signed(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> 27 & 2**37 - 1)) * _signed(0x94D049BB133111EB)
@@ -55,4 +58,5 @@ def _mixed(x: Tensor) -> Tensor:
 
 
 def _signed(word: int) -> int:
+    """The int64 with the bits of a 64-bit word whose highest bit is set."""
     return word - 2**64

@@ -51,7 +51,7 @@ class Pipeline:
 
 
 def add_other_end(gradient: Tensor, axis: Axis) -> None:
-    """Sum the gradient of a tensor that first and last stage share. Call it on these two stages."""
+    """Sum the gradient of a tensor that first and last stage share, in place. Call it on these two stages."""
     gradient = gradient.to_local() if isinstance(gradient, DTensor) else gradient
     other = axis.size - 1 - axis.rank
     gradient += axis.exchange(gradient, other, other)
