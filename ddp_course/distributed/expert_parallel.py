@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ddp_course.distributed.mesh import Axis
+from ddp_course.distributed.mesh import Axis, all_reduce_flat
 from ddp_course.distributed.tensor_parallel import Enter, Leave, Placement, shard
 
 
@@ -20,21 +20,21 @@ class AllToAll(torch.autograd.Function):
     @staticmethod
     def forward(ctx, rows: Tensor, send: list[int], receive: list[int], axis: Axis) -> Tensor:
         ctx.reverse = receive, send, axis
-        return _exchanged(rows, send, receive, axis)
+        return _exchange(rows, send, receive, axis)
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        return _exchanged(gradient, *ctx.reverse), None, None, None
+        return _exchange(gradient, *ctx.reverse), None, None, None
 
 
-def _exchanged(rows: Tensor, send: list[int], receive: list[int], axis: Axis) -> Tensor:
+def _exchange(rows: Tensor, send: list[int], receive: list[int], axis: Axis) -> Tensor:
     received = rows.new_empty(sum(receive), rows.shape[1])
     dist.all_to_all_single(received, rows.contiguous(), receive, send, group=axis.group)
     return received
 
 
 class Experts(nn.Module):
-    """MLPs of two layers. `spread` leaves a rank some of them, and of these some of the hidden units."""
+    """`count` MLPs of two layers. `spread` keeps this rank's experts, with `tensor` a part of their units."""
 
     def __init__(self, width: int, hidden: int, count: int) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Experts(nn.Module):
             setattr(self, name, shard(self.placements[name], getattr(self, name)))
 
     def forward(self, rows: Tensor, counts: list[int]) -> Tensor:
-        """rows: sorted by expert, so many of each."""
+        """Compute rows (n, width) that are sorted by expert; `counts` has the number of rows of each of its experts."""
         rows = Enter.apply(rows, self.tensor.group) if self.tensor else rows
         parts = zip(rows.split(counts), self.up, self.down, strict=True)
         outputs = torch.cat([F.gelu(part @ up) @ down for part, up, down in parts])
@@ -57,11 +57,12 @@ class Experts(nn.Module):
 
 
 class Mixture(nn.Module):
-    """A router sends each token to its `best` experts. `spread` shards the experts over ranks.
+    """A mixture of experts: a router sends each token to `best` of them. `spread` shards the experts over ranks.
 
     After a forward pass, `choices` counts how often each expert was chosen and `probabilities` holds the router's
     probabilities summed over the tokens: (experts,) each, of this rank. `load` adds up the choices of all forward
-    passes that were followed by a backward pass. `bias` is added to the probabilities to decide who is chosen.
+    passes that were followed by a backward pass. `bias` is added to the probabilities to choose the experts, not to
+    weight their outputs.
     """
 
     def __init__(self, width: int, hidden: int, experts: int, best: int, std: float = 0.02) -> None:
@@ -69,12 +70,12 @@ class Mixture(nn.Module):
         self.count, self.best, self.axis, self.load = experts, best, None, 0
         self.experts = Experts(width, hidden, experts)
         self.router = nn.Linear(width, experts, bias=False)
-        self.register_buffer("bias", torch.zeros(experts), persistent=False)  # saved by who changes it
+        self.register_buffer("bias", torch.zeros(experts), persistent=False)  # saved by the trainer that changes it
         for weights in self.parameters():
             nn.init.normal_(weights, std=std)
 
     def spread(self, axis: Axis, tensor: Axis | None = None) -> None:
-        """Keep this rank's experts, of which each rank of `tensor` has some units. Make the optimizer afterwards."""
+        """Keep this rank's experts, with `tensor` only a part of their units. Make the optimizer afterwards."""
         self.axis = axis
         self.experts.spread(axis, tensor)
 
@@ -82,43 +83,46 @@ class Mixture(nn.Module):
         tokens, weight = x.flatten(0, -2), self.router.weight.view_as(self.router.weight)
         probabilities = F.linear(tokens, weight).softmax(-1, torch.promote_types(x.dtype, torch.float32))
         chosen = (probabilities + self.bias).topk(self.best).indices
-        if self.experts.tensor:  # its ranks add up the same rows, also if a pipeline's trial run has given them others
+        # The ranks of `tensor` add up outputs of the same rows. In a pipeline's trial run they have different inputs.
+        if self.experts.tensor:
             dist.broadcast(chosen, group=self.experts.tensor.group, group_src=0)
         weights = probabilities.gather(-1, chosen)
-        self.choices, self.probabilities = chosen.flatten().bincount(minlength=self.count), probabilities.sum(0)
+        self.choices = chosen.flatten().bincount(minlength=self.count)
+        self.probabilities = probabilities.sum(0)
         if weight.requires_grad:  # counted with its gradient: not in recomputed passes, nor in a pipeline's trial run
             weight.register_hook(lambda _, choices=self.choices: self.add_load(choices))
-        return (weights[..., None] * self.computed(tokens, chosen)).sum(1).view_as(x).to(x.dtype)
+        return (weights[..., None] * self.expert_outputs(tokens, chosen)).sum(1).view_as(x).to(x.dtype)
 
     def add_load(self, choices: Tensor) -> None:
+        """Add the choices of a forward pass to the load of this step."""
         self.load = self.load + choices
 
-    def computed(self, tokens: Tensor, chosen: Tensor) -> Tensor:
+    def expert_outputs(self, tokens: Tensor, chosen: Tensor) -> Tensor:
         """The outputs of each token's experts: (tokens, best, width).
 
         Pairs of a token and an expert are sent to the expert's rank, sorted by expert, and the outputs are sent back.
         The ranks first exchange the counts.
         """
         ranks, local = self.axis.size, self.count // self.axis.size
-        pairs = chosen.flatten()
-        order, load = pairs.argsort(stable=True), pairs.bincount(minlength=self.count)
-        arriving = torch.empty_like(load)  # tokens from each rank for each of this rank's experts
-        dist.all_to_all_single(arriving, load, group=self.axis.group)
-        send, receive = (counts.view(ranks, -1).sum(1).tolist() for counts in (load, arriving))
+        order = chosen.flatten().argsort(stable=True)
+        arriving = torch.empty_like(self.choices)  # rows from each rank for each of this rank's experts
+        dist.all_to_all_single(arriving, self.choices, group=self.axis.group)
+        send, receive = (counts.view(ranks, -1).sum(1).tolist() for counts in (self.choices, arriving))
         rows = AllToAll.apply(tokens.repeat_interleave(self.best, 0)[order], send, receive, self.axis)
         expert = torch.arange(local, device=rows.device).repeat(ranks).repeat_interleave(arriving)
         by_expert = expert.argsort(stable=True)
-        done = self.experts(rows[by_expert], expert.bincount(minlength=local).tolist())
-        outputs = AllToAll.apply(done[by_expert.argsort()], receive, send, self.axis)
+        computed = self.experts(rows[by_expert], expert.bincount(minlength=local).tolist())
+        outputs = AllToAll.apply(computed[by_expert.argsort()], receive, send, self.axis)
         return outputs[order.argsort()].view(len(tokens), self.best, tokens.shape[1])
 
 
 def balance_loss(mixtures: Sequence[Mixture], choices: Tensor, tokens: float) -> Tensor:
-    """This rank's part of the balance loss: the sum over layers of experts x sum of f p. Summed over ranks it is whole.
+    """This rank's part of the balance loss; the sum of the parts over all ranks is the loss.
 
-    f is an expert's share of the choices, p the router's mean probability for it, both over the `tokens` of the global
-    batch. `choices`, (layers, experts), has to be summed over all ranks, because a product of means is not a mean of
-    products. Only p has a gradient, and this rank adds the part of its own tokens.
+    The loss is the sum over layers of E * sum(f * p) over the E experts. f is an expert's share of the choices, p the
+    router's mean probability for it, both over the `tokens` of the global batch. `choices`, (layers, experts), has to
+    be summed over all ranks, because a product of means is not a mean of products. Only p has a gradient, and this
+    rank adds the part of its own tokens.
     """
     shares = choices.double() / choices.sum(1, keepdim=True)
     parts = [
@@ -132,8 +136,8 @@ def balance_loss(mixtures: Sequence[Mixture], choices: Tensor, tokens: float) ->
 def step_router_biases(mixtures: Sequence[Mixture], axes: Sequence[Axis], rate: float) -> float:
     """Lower the bias of experts that were chosen more often than the mean in this step, raise that of the others.
 
-    axes: those over which the tokens of a step are divided. By the load of its own tokens a rank would send them to
-    other experts than its peers do. Collective; returns the load of the busiest expert of any layer over the mean.
+    axes: those over which the tokens of a step are divided. Loads are summed over them, because the biases have to stay
+    equal on all ranks. Collective. Returns the largest ratio, over all layers, of an expert's load to the layer's mean.
     DeepSeek-AI, "DeepSeek-V3" (2024), section 2.1.2.
     """
     loads = torch.stack([mixture.load for mixture in mixtures])
@@ -143,14 +147,10 @@ def step_router_biases(mixtures: Sequence[Mixture], axes: Sequence[Axis], rate: 
     for mixture, ratio in zip(mixtures, ratios, strict=True):
         mixture.bias -= rate * (ratio - 1).sign()
         mixture.load = 0
-    dist.all_reduce(largest := ratios.max(), dist.ReduceOp.MAX)  # other stages have other layers
+    dist.all_reduce(largest := ratios.max(), dist.ReduceOp.MAX)  # other pipeline stages have other layers
     return largest.item()
 
 
 def add_gradients(parameters: list[nn.Parameter], group: dist.ProcessGroup) -> None:
     """Sum the gradients over the ranks of the group, in one all-reduce."""
-    gradients = [parameter.grad for parameter in parameters]
-    flat = torch.cat([gradient.flatten() for gradient in gradients])
-    dist.all_reduce(flat, group=group)
-    for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
-        gradient.copy_(part.view_as(gradient))
+    all_reduce_flat([parameter.grad for parameter in parameters], group)

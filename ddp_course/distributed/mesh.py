@@ -40,6 +40,14 @@ class Axis:
         return received
 
 
+def all_reduce_flat(tensors: list[Tensor], group: dist.ProcessGroup) -> None:
+    """Sum tensors over the ranks of a group, in place and in one all-reduce."""
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.all_reduce(flat, group=group)
+    for tensor, total in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+        tensor.copy_(total.view_as(tensor))
+
+
 class Mesh:
     """A device mesh with five axes, and a sixth one over the ranks of two of them.
 
@@ -48,7 +56,7 @@ class Mesh:
     over `shard` and `cp` jointly.
     ep: parts of the experts, over the ranks of `shard` and `cp`, of which the neighbouring ones form a group: they have
     different tokens. The other axis of these ranks shards each expert. None: the model has no experts, and no ep.
-    Collective. Raises InputError if the product of the sizes is not the world size, or ep does not divide.
+    Collective. Raises InputError if the product of the sizes is not the world size, or ep does not divide shard x cp.
     """
 
     def __init__(self, world: World, *, pp: int, dp: int, shard: int, cp: int, tp: int, ep: int | None = None) -> None:
@@ -70,12 +78,12 @@ class Mesh:
         self.pp, self.dp, self.shard, self.cp, self.tp = (
             Axis(size, grid.get_local_rank(name), grid.get_group(name)) for name, size in sizes.items()
         )
-        # The same grid with shard and cp as one axis, for fully_shard: (dp, shard x cp) replicates, then shards.
+        # The same grid with shard and cp as one axis. fully_shard replicates over dp and shards over shard x cp.
         names = ("pp", "dp", "shard_cp", "tp")
         joined = init_device_mesh(world.device.type, (pp, dp, shard * cp, tp), mesh_dim_names=names)
         self.weights: DeviceMesh = joined["dp", "shard_cp"] if dp > 1 else joined["shard_cp"]
         self.ep = None
-        if ep:  # the ranks of shard_cp as two axes, for experts: each is on one rank of ep, whose peers shard it
+        if ep:  # for experts, shard x cp as two axes: an expert is on one rank of ep, and sharded over expert_shard
             names, split = ("pp", "dp", "expert_shard", "ep", "tp"), (pp, dp, shard * cp // ep, ep, tp)
             joined = init_device_mesh(world.device.type, split, mesh_dim_names=names)
             self.ep = Axis(ep, joined.get_local_rank("ep"), joined.get_group("ep"))

@@ -14,7 +14,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from ddp_course.distributed.mesh import Mesh
+from ddp_course.distributed.mesh import Mesh, all_reduce_flat
+from ddp_course.distributed.process_group import World
 from ddp_course.distributed.replica_check import ReplicasDiffer
 from ddp_course.distributed.tensor_parallel import Placements, all_gather, own_part, placements_of
 
@@ -56,24 +57,25 @@ class ParameterShard:
 
 
 def parameter_shards(stage: nn.Module, mesh: Mesh, tied: dict[str, str]) -> list[ParameterShard]:
-    """The shards of all parameters of this rank's stage.
+    """This rank's shards of all parameters of its pipeline stage.
 
-    tied: {name in the last stage: name in the first stage} of parameters that both hold.
+    tied: {name in the last stage: name in the first stage} of the parameters that both stages hold.
     """
     placements = placements_of(stage)
     shards = []
     for name, parameter in stage.named_parameters():
-        shared = mesh.pp.size > 1 and (name in tied or name in tied.values())
-        own = placements.get(name, {})
-        copies = mesh.dp.size * (1 if mesh.tp in own else mesh.tp.size) * (2 if shared else 1)
-        shards.append(ParameterShard(tied.get(name, name), parameter, mesh, own, copies))
+        is_in_two_stages = mesh.pp.size > 1 and (name in tied or name in tied.values())
+        sharded_over = placements.get(name, {})
+        copies = mesh.dp.size * (1 if mesh.tp in sharded_over else mesh.tp.size) * (2 if is_in_two_stages else 1)
+        shards.append(ParameterShard(tied.get(name, name), parameter, mesh, sharded_over, copies))
     return shards
 
 
 def average_expert_gradients(shards: list[ParameterShard], mesh: Mesh) -> None:
-    """Divide by ep what fully_shard has averaged over the other data ranks: an expert has the sum of ep's gradients.
+    """Divide the gradients of experts by ep, in place, to make them means over all data ranks.
 
-    Tokens came from all of ep's ranks, and their gradients with them, so there is nothing left to send.
+    An expert computes the tokens of all ep ranks, so its gradient is already their sum. fully_shard has averaged it
+    over the other data ranks.
     """
     for shard in shards:
         if mesh.ep in shard.placements:
@@ -81,40 +83,42 @@ def average_expert_gradients(shards: list[ParameterShard], mesh: Mesh) -> None:
 
 
 def add_tensor_gradients(shards: list[ParameterShard], mesh: Mesh) -> None:
-    """Add the gradients of what all ranks of tp hold: norms and biases have seen the own tokens only.
+    """Sum the gradients of replicated parameters (norms, biases) over tp, in place: each rank's are of its own tokens.
 
-    A router has seen all of them, on each of these ranks.
+    A router's gradient is complete on each of these ranks, because every one has computed it from all tokens.
     """
-    whole = [shard for shard in shards if mesh.tp not in shard.placements and ".router." not in shard.name]
-    gradients = [_local(shard.parameter.grad) for shard in whole] if mesh.tp.size > 1 else []
-    if gradients:
-        total = torch.cat([gradient.flatten() for gradient in gradients])
-        dist.all_reduce(total, group=mesh.tp.group)
-        for gradient, part in zip(gradients, total.split([gradient.numel() for gradient in gradients]), strict=True):
-            gradient.copy_(part.view_as(gradient))
+    if mesh.tp.size > 1:
+        replicated = [shard for shard in shards if mesh.tp not in shard.placements and ".router." not in shard.name]
+        all_reduce_flat([_local(shard.parameter.grad) for shard in replicated], mesh.tp.group)
 
 
 @torch.no_grad()
 def clip_gradients(shards: list[ParameterShard], limit: float) -> float:
-    """Scale the gradient of the whole model down to a norm of `limit`, as torch's clip_grad_norm_; returns its norm.
+    """Scale the gradient of the whole model to a norm of at most `limit`; returns its norm before (collective).
 
-    Each rank divides the square of a number by its copies, so one sum over all ranks counts every number once.
+    Each rank divides its sums of squares by the number of copies, so one sum over all ranks counts each element once.
     """
     gradients = [_local(shard.parameter.grad) for shard in shards]
     squares = [g.double().square().sum() / shard.copies for shard, g in zip(shards, gradients, strict=True)]
     total = torch.stack(squares).sum().reshape(1)
     dist.all_reduce(total)
-    norm = math.sqrt(total.item()) if total.item() >= 0 else math.nan  # of NaN: NaN
-    factor = min(1.0, limit / (norm + 1e-6)) if norm == norm else norm
+    norm = math.sqrt(total.item())
+    factor = norm if math.isnan(norm) else min(1.0, limit / (norm + 1e-6))
     for gradient in gradients:
         gradient *= factor
     return norm
 
 
 def assert_copies_equal(
-    world, shards: list[ParameterShard], step: int | None = None, buffers: Mapping[str, Tensor] = MappingProxyType({})
+    world: World,
+    shards: list[ParameterShard],
+    step: int | None = None,
+    buffers: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> None:
-    """Raise ReplicasDiffer on every rank unless all copies of a shard or of a buffer are bit-equal (collective)."""
+    """Raise ReplicasDiffer on every rank unless all copies of a shard or of a buffer are bit-equal (collective).
+
+    step: the number of the last step, for the message.
+    """
     fingerprints = {(shard.name, shard.coordinates): _fingerprint(shard.parameter) for shard in shards}
     fingerprints |= {(name, "whole"): _fingerprint(buffer) for name, buffer in buffers.items()}
     fingerprints_by_rank: list[dict] = [{} for _ in range(world.size)]

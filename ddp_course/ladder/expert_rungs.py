@@ -37,7 +37,7 @@ BALANCE = 0.1  # weight of the balance loss
 class ReplicatedExperts(Mixture):
     """A mixture in one process: all experts compute all tokens, and only the chosen outputs are used."""
 
-    def computed(self, tokens: Tensor, chosen: Tensor) -> Tensor:
+    def expert_outputs(self, tokens: Tensor, chosen: Tensor) -> Tensor:
         outputs = torch.stack(
             [F.gelu(tokens @ up) @ down for up, down in zip(self.experts.up, self.experts.down, strict=True)], 1
         )
