@@ -23,15 +23,15 @@ class BucketedDataParallel(OverlappedDataParallel):
         self.bucket_bytes = bucket_megabytes * MEBIBYTE  # super().__init__() fills the buckets
         super().__init__(module)
 
-    def share_messages(self, parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
-        """Fill buckets in the given order, per dtype and device, and sort them by the position of their last tensor."""
+    def group_into_messages(self, parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
+        """Fill buckets in the order of `parameters`, per dtype and device; return them in the order of completion."""
         full, filling = [], {}
         for position, parameter in enumerate(parameters):
-            kind, size = (parameter.dtype, parameter.device), parameter.numel() * parameter.element_size()
-            bucket = filling.setdefault(kind, {"parameters": [], "bytes": 0})
+            key, size = (parameter.dtype, parameter.device), parameter.numel() * parameter.element_size()
+            bucket = filling.setdefault(key, {"parameters": [], "bytes": 0})
             if bucket["parameters"] and bucket["bytes"] + size > self.bucket_bytes:
                 full.append(bucket)
-                bucket = filling[kind] = {"parameters": [], "bytes": 0}
+                bucket = filling[key] = {"parameters": [], "bytes": 0}
             bucket["parameters"].append(parameter)
             bucket["bytes"] += size
             bucket["complete_at"] = position

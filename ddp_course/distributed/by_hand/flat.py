@@ -10,8 +10,8 @@ class FlatDataParallel(Replica):
     """All-reduces all gradients after backward, in one message per dtype.
 
     This is the smallest number of messages, and none of them overlaps with computation. Backward passes add up in
-    `.grad` until `finish_gradient_synchronization()`, so accumulation does not need `no_sync()`; it exists because the
-    three wrappers have the same interface.
+    `.grad` until `finish_gradient_synchronization()`, so accumulation does not need `no_sync()`, which exists because
+    the three wrappers have the same interface.
     """
 
     def __init__(self, module: nn.Module) -> None:

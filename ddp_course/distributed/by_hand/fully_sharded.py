@@ -22,13 +22,14 @@ class FullyShardedLayer(nn.Module):
     sends its weights twice and its gradients once per step: 1.5 times the bytes of an all-reduce of gradients.
 
     Every rank must run the same layers in the same order. Nothing is prefetched: a layer waits for its weights.
-    Frozen parameters and buffers stay whole. The optimizer sees one long vector per layer, so it has to treat every
+    Frozen parameters and buffers are replicated. The optimizer sees one long vector per layer, so it has to treat every
     element alike (SGD, Adam; no layer-wise rule), and an unused parameter has a gradient of zeros instead of None.
     Zhao et al., "PyTorch FSDP" (2023); Rajbhandari et al., "ZeRO" (2020), stage 3.
     compute_dtype: the dtype in which weights and gradients are sent and the layer computes; floating inputs are cast
     to it. Shard, gradient and optimizer state keep the parameters' dtype. bfloat16 halves the bytes sent. It is
     `MixedPrecisionPolicy(param_dtype=...)` of torch's fully_shard (2.4). None: the parameters' dtype everywhere.
-    Raises InputError unless there are trainable parameters, all of one dtype.
+    Raises InputError unless there are trainable parameters and all have one dtype, ReplicasDiffer as
+    `broadcast_module`.
     """
 
     def __init__(self, module: nn.Module, compute_dtype: torch.dtype | None = None) -> None:
@@ -50,9 +51,9 @@ class FullyShardedLayer(nn.Module):
         self._shapes = [parameter.shape for parameter in attributes]
         self._sizes = [parameter.numel() for parameter in attributes]
         flat = torch.cat([parameter.detach().flatten() for parameter in attributes])
-        share = math.ceil(len(flat) / dist.get_world_size())  # the last rank's shard may end in padding
-        flat = torch.cat([flat, flat.new_zeros(share * dist.get_world_size() - len(flat))])
-        self.shard = nn.Parameter(flat[dist.get_rank() * share :][:share].clone())
+        shard_size = math.ceil(len(flat) / dist.get_world_size())  # the last rank's shard may end in padding
+        flat = torch.cat([flat, flat.new_zeros(shard_size * dist.get_world_size() - len(flat))])
+        self.shard = nn.Parameter(flat[dist.get_rank() * shard_size :][:shard_size].clone())
         for part, name in sum(self._attributes, []):
             del part._parameters[name]
         self._gathered: Tensor | None = None  # the whole tensor, during backward
@@ -87,6 +88,7 @@ class FullyShardedLayer(nn.Module):
         return self._views(_all_gather(self.shard))
 
     def _views(self, whole: Tensor) -> list[Tensor]:
+        """The parameters, as views of the gathered tensor."""
         parts = whole[: sum(self._sizes)].split(self._sizes)
         return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
@@ -118,7 +120,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
-        ctx.layer._gathered = None  # all gradients of this layer are computed, so its weights are not needed
+        ctx.layer._gathered = None  # all gradients of this layer are computed, so its weights are no longer needed
         shard = torch.empty_like(ctx.layer.shard, dtype=gradient.dtype)
         reduce_scatter_single(shard, gradient.contiguous() / dist.get_world_size())
         return shard.to(ctx.layer.shard.dtype), None
@@ -165,11 +167,11 @@ def full_state_dict(sharded: nn.Module) -> dict[str, Tensor]:
         for tensor, attributes in zip(layer.full_parameters(), layer._attributes, strict=True):
             state |= {prefix[part] + name: tensor for part, name in attributes}
     wrappers = {prefix[layer] + "module." for layer in layers}
-    return {_without(wrappers, name): tensor for name, tensor in state.items()}
+    return {_unwrapped_name(wrappers, name): tensor for name, tensor in state.items()}
 
 
-def _without(wrappers: set[str], name: str) -> str:
-    """`name` without each "module." that is a wrapper's own: "module.blocks.0.module.norm" is "blocks.0.norm"."""
+def _unwrapped_name(wrappers: set[str], name: str) -> str:
+    """`name` without each "module." that a FullyShardedLayer adds: "module.blocks.0.module.norm" is "blocks.0.norm"."""
     plain = name
     for wrapper in sorted(wrappers, key=len, reverse=True):  # the innermost first
         if name.startswith(wrapper):

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from ddp_course.base.errors import InputError
 
@@ -61,7 +61,7 @@ class GradientMessage:
 
 def by_type(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
     """Group parameters by dtype and device, which have to be equal within a message. The order is kept."""
-    groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    groups: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
     for parameter in parameters:
         groups.setdefault((parameter.dtype, parameter.device), []).append(parameter)
     return list(groups.values())

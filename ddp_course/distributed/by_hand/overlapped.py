@@ -44,13 +44,13 @@ class OverlappedDataParallel(Replica):
         self._round_is_done = False  # gradients accumulated from here on have not been sent
         return super().no_sync()
 
-    def share_messages(self, parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
-        """Divide parameters into messages, in the order of sending: here, one parameter per message."""
+    def group_into_messages(self, parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
+        """The parameters of each message, in the order of sending: here, one parameter per message."""
         return [[parameter] for parameter in parameters]
 
     def _new_messages(self, parameters: list[nn.Parameter]) -> None:
         self._messages = []  # frees the old messages before new ones are made
-        self._messages = [GradientMessage(group) for group in self.share_messages(parameters)]
+        self._messages = [GradientMessage(group) for group in self.group_into_messages(parameters)]
         self._number = {p: i for i, message in enumerate(self._messages) for p in message.parameters}
 
     def _reset(self) -> None:
