@@ -13,9 +13,9 @@ from ddp_course.base.errors import in_one_line
 
 
 def put_into_report(sentence: str) -> None:
-    """Write our sentence, without a traceback, into the report that torchrun prints when a rank has failed.
+    """Write `sentence`, instead of a traceback, into the report that torchrun prints when a rank has failed.
 
-    torchrun always prints that report; its format is that of torch's own error handler.
+    The file has the format of torch's own error handler. Nothing happens without torchrun.
     """
     if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         sentence = in_one_line(sentence)
@@ -31,10 +31,10 @@ def node() -> str:
 
 def would_restart() -> bool:
     """Whether torchrun would restart its ranks if one of them failed: --max-restarts."""
-    numbers = [os.environ.get(f"TORCHELASTIC_{name}", "") for name in ("RESTART_COUNT", "MAX_RESTARTS")]
-    if not all(text.isascii() and text.isdigit() and len(text) < 10 for text in numbers):
+    counts = [os.environ.get(f"TORCHELASTIC_{name}", "") for name in ("RESTART_COUNT", "MAX_RESTARTS")]
+    if not all(text.isascii() and text.isdigit() and len(text) < 10 for text in counts):
         return False
-    return int(numbers[0]) < int(numbers[1])
+    return int(counts[0]) < int(counts[1])
 
 
 def may_regroup(launcher: int) -> bool:
@@ -50,8 +50,8 @@ def may_regroup(launcher: int) -> bool:
 def stop(launcher: int) -> None:
     """Send SIGTERM to torchrun, the process `launcher`: it ends its ranks, waits for them, and does not restart them.
 
-    torchrun makes each rank the leader of a session. If this rank is no leader, a process between torchrun and the
-    rank started it, and SIGTERM would not stop that one: then no signal is sent.
+    torchrun makes each rank the leader of a session. If this rank is no leader, another process started it, which
+    torchrun started and SIGTERM would not stop: then no signal is sent.
     """
     if os.getsid(0) == os.getpid() and os.getppid() == launcher:
         with contextlib.suppress(OSError):
