@@ -1,6 +1,6 @@
 """Start and stop the process group: the same call for one process, for torchrun, on CPU and on GPUs.
 
-Each trap of torch that belongs to starting and stopping is handled here and nowhere else.
+The workarounds for torch's behaviour at start and end of a group are all here.
 """
 
 import gc
@@ -14,8 +14,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-# Its functions have "the group that exists now" as default argument, and DDP and optimizers import it through
-# torch._dynamo. Imported here, before there is a group, it keeps none alive beyond stop().
+# Functions of torch.distributed.nn have the group that exists at its import as a default argument. DDP and optimizers
+# import it through torch._dynamo. Imported here, before there is a group, it keeps none alive beyond stop().
 import torch.distributed.nn
 
 from ddp_course.base.errors import InputError
@@ -24,9 +24,9 @@ from ddp_course.distributed.rendezvous import integer_from_environment, meet, ra
 
 @dataclass(frozen=True)
 class World:
-    """Who this process is: `rank` of `size` in the job, `local_rank` on this machine, and its `device`.
+    """The identity of this process: `rank` of `size` in the job, `local_rank` on this machine, and its `device`.
 
-    `store` is where the ranks have met (None: nobody else to meet), `launcher` the process that started this one.
+    store: the key-value store of the rendezvous; None in a job of one process. launcher: the parent process's id.
     """
 
     rank: int
@@ -38,29 +38,29 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """True on exactly one rank: the one that writes files and speaks for all."""
+        """True on exactly one rank: the one that writes files and prints."""
         return self.rank == 0
 
     def say(self, text: str) -> None:
-        """Print what is the same on every rank, once."""
+        """Print on rank 0 only: for a text that is the same on every rank."""
         if self.is_main:
             print(text, flush=True)
 
     def warn(self, text: str) -> None:
-        """Print what concerns this rank alone. Only `say` is limited to rank 0: a problem is never hidden."""
+        """Print a warning of this rank, whichever it is, to the standard error."""
         print(f"[rank {self.rank}] warning: {text}", file=sys.stderr, flush=True)
 
 
-_started: World | None = None  # by start(), until stop()
+_started: World | None = None  # set by start(), cleared by stop()
 
 
 def start(timeout_seconds: float = 60, device: str = "auto") -> World:
     """Join the process group that torchrun's environment describes; without torchrun, a group of one.
 
-    `device` is "auto", "cpu" or "cuda". A collective that waits longer than `timeout_seconds` raises: torch's
-    own default is half an hour with gloo and ten minutes with NCCL.
+    device: "auto", "cpu" or "cuda". A collective that waits longer than `timeout_seconds` raises: torch's own default
+    is half an hour with gloo and ten minutes with NCCL.
     Called again before `stop`, it returns the same world.
-    Raises InputError for more processes than GPUs, for an environment that makes no sense, and as `rendezvous.meet`.
+    Raises InputError for more processes than GPUs, for invalid environment variables, and as `rendezvous.meet`.
     """
     global _started
     if _started and dist.is_initialized():
@@ -78,7 +78,7 @@ def start(timeout_seconds: float = 60, device: str = "auto") -> World:
             rank=rank,
             world_size=size,
             timeout=timedelta(seconds=timeout_seconds),
-            # Tells NCCL which GPU is ours: it connects at once, and barrier() need not guess.
+            # NCCL then connects at once, and barrier() need not guess the GPU of this rank.
             device_id=own_device if own_device.type == "cuda" else None,
         )
     except (dist.DistStoreError, dist.DistNetworkError) as error:  # a rank, or the launcher, that has ended meanwhile
@@ -93,10 +93,10 @@ def start(timeout_seconds: float = 60, device: str = "auto") -> World:
 def stop() -> None:
     """Leave the process group. Call it when no DDP wrapper is referenced any more.
 
-    A DistributedDataParallel keeps the group. Its threads then run on while Python ends, which can end in a C++ abort
-    (exit code -6) or hang, after a perfectly good run. So training lives in a function of its own, its locals die when
-    it returns, and what hangs in reference cycles or in the caches of the compiler is collected here, before the group
-    goes. FSDP2's caches keep the group as well; of 160 jobs that left them as they were, all ended cleanly.
+    A DistributedDataParallel keeps the group. Its threads then run on while Python ends, which can cause a C++ abort
+    (exit code -6) or a hang after a complete run. So train in a function of its own, whose locals are freed when it
+    returns. Wrappers in reference cycles or in the compiler's caches are freed here, before the group is destroyed.
+    FSDP2's caches keep the group as well; all of 160 jobs that left them as they were ended cleanly.
     There is no barrier: a rank that is gone would make it hang.
     """
     global _started
@@ -109,28 +109,28 @@ def stop() -> None:
 
 
 def seed_shared(seed: int) -> None:
-    """Seed this process as every other rank: what is built next (the model) is equal on all of them.
+    """Seed torch, Python and NumPy alike on every rank: a model that is built next is equal on all of them.
 
-    Torch's generators, Python's and NumPy's. The seed is below 2**64.
+    The seed is below 2**64.
     """
     torch.manual_seed(seed)
-    _seed_others(seed)
+    _seed_python_and_numpy(seed)
 
 
 def seed_rank(seed: int, rank: int) -> None:
-    """Seed this process unlike every other rank: dropout masks differ from here on.
+    """Seed torch, Python and NumPy differently on each rank: dropout masks differ from here on.
 
-    The pair is hashed. With `seed + rank`, rank 1 of seed 0 would repeat rank 0 of seed 1.
+    Seed and rank are hashed. With `seed + rank`, rank 1 of seed 0 would repeat rank 0 of seed 1.
     """
-    own = int(np.random.SeedSequence([seed, rank + 1]).generate_state(1, np.uint64)[0] >> 1)
-    torch.manual_seed(own)
-    _seed_others(own)
+    rank_seed = int(np.random.SeedSequence([seed, rank + 1]).generate_state(1, np.uint64)[0] >> 1)
+    torch.manual_seed(rank_seed)
+    _seed_python_and_numpy(rank_seed)
 
 
-def _seed_others(seed: int) -> None:
-    """Python's generator and NumPy's: a data augmentation or a library may draw from them."""
+def _seed_python_and_numpy(seed: int) -> None:
+    """For a data augmentation or a library that draws from their generators."""
     random.seed(seed)
-    np.random.seed([seed >> 32, seed & 0xFFFFFFFF])  # it takes words of 32 bits
+    np.random.seed([seed >> 32, seed & 0xFFFFFFFF])  # NumPy takes words of 32 bits
 
 
 def _pin_device(device: str, local_rank: int) -> torch.device:

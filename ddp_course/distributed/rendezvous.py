@@ -32,7 +32,7 @@ def integer_from_environment(name: str, default: int, *, least: int, most: int =
 
 
 def launcher_is_gone(launcher: int) -> bool:
-    """Whether the process that started this rank has ended.
+    """Whether the process `launcher`, which started this rank, has ended; False without a launcher.
 
     kill -9 of torchrun sends no signal to its ranks: they get another parent and would run on.
     """
@@ -42,8 +42,8 @@ def launcher_is_gone(launcher: int) -> bool:
 def meet(rank: int, size: int, seconds: float, launcher: int) -> dist.Store:
     """Wait for all `size` ranks and return the key-value store of this attempt of the job.
 
-    Raises InputError after `seconds`, or sooner if the launcher has ended, because it served the store.
-    TCPStore's own wait takes up to 2.5 times its timeout and does not notice that the launcher has ended.
+    Raises InputError after `seconds`, or as soon as the launcher has ended. TCPStore's own wait takes up to
+    2.5 times its timeout and does not notice that the launcher has ended.
     """
     if "MASTER_ADDR" not in os.environ:
         raise InputError(f"WORLD_SIZE is {size} but MASTER_ADDR is not set; start the job with torchrun")
@@ -75,20 +75,20 @@ def meet(rank: int, size: int, seconds: float, launcher: int) -> dist.Store:
 
 
 def _connect(rank: int, address: str, port: int, serve: bool, seconds: float, deadline: float) -> dist.Store:
-    """Connect to the TCPStore in a thread, because it waits forever for a server that is no TCPStore."""
-    made: list[dist.Store | Exception] = []
+    """Connect to the TCPStore or serve it. In a thread, because TCPStore waits forever for a server of another kind."""
+    outcome: list[dist.Store | Exception] = []
 
     def connect() -> None:
         timeout = timedelta(seconds=seconds)
         try:
-            made.append(dist.TCPStore(address, port, is_master=serve, wait_for_workers=False, timeout=timeout))
+            outcome.append(dist.TCPStore(address, port, is_master=serve, wait_for_workers=False, timeout=timeout))
         except (dist.DistError, RuntimeError) as error:
-            made.append(error)
+            outcome.append(error)
 
     thread = threading.Thread(target=connect, daemon=True)
     thread.start()
     thread.join(max(1.0, deadline - time.monotonic()))
-    result = made[0] if made else f"it does not answer as torch's store does within {seconds:g} s"
+    result = outcome[0] if outcome else f"it does not answer as torch's store does within {seconds:g} s"
     if isinstance(result, dist.Store):
         return result
     if serve and isinstance(result, dist.DistNetworkError):
@@ -110,8 +110,8 @@ def store_errors() -> Iterator[None]:
 def _wait_for_answer(
     rank: int, address: str, port: int, seconds: float, deadline: float, launcher_serves: bool, launcher: int
 ) -> None:
-    """Wait until a process listens at the address."""
-    refused = 0
+    """Wait until a process listens at the address. Raises InputError as `meet`."""
+    refusals = 0  # in a row
     while True:
         try:
             socket.create_connection((address, port), timeout=max(0.1, min(5.0, deadline - time.monotonic()))).close()
@@ -119,10 +119,10 @@ def _wait_for_answer(
         except UnicodeError:
             raise InputError(f"MASTER_ADDR is {address!r}, which is not the name of a machine") from None
         except OSError as error:
-            refused = refused + 1 if isinstance(error, ConnectionRefusedError) else 0
+            refusals = refusals + 1 if isinstance(error, ConnectionRefusedError) else 0
             reason = error.strerror or str(error)
         # The launcher serves its store before it starts ranks: if the port refuses connections, it has ended.
-        if launcher_is_gone(launcher) or (launcher_serves and refused >= 8):
+        if launcher_is_gone(launcher) or (launcher_serves and refusals >= 8):
             raise InputError(f"rank {rank} ends: its launcher, which served {address}:{port}, has ended")
         if time.monotonic() > deadline:
             raise InputError(f"rank {rank} got no answer from {address}:{port} within {seconds:g} s ({reason})")

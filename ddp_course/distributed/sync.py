@@ -18,8 +18,8 @@ from ddp_course.distributed.rendezvous import launcher_is_gone, store_errors
 from ddp_course.distributed.replica_check import ReplicasDiffer
 
 T = TypeVar("T")
-SHORTEST_SILENCE = 10  # seconds without a sign of life that a busy machine may cause
-_turns = itertools.count()  # of from_rank_0, which every rank calls equally often
+SHORTEST_SILENCE = 10  # seconds that a busy machine may delay a heartbeat
+_turns = itertools.count()  # numbers the calls of from_rank_0, which all ranks make in the same order
 
 
 class RankSilent(RuntimeError):
@@ -29,15 +29,15 @@ class RankSilent(RuntimeError):
 def from_rank_0(world: World, make: Callable[[], T]) -> T:
     """Run `make` on rank 0 and return its (picklable) result on every rank.
 
-    Raises on *every* rank if `make` raised or its result cannot be pickled: nobody waits for a result that will never
-    come. An InputError keeps its message everywhere; for another exception rank 0 keeps the original with its
-    traceback. `make` may take longer than a collective may wait: until it is done, rank 0 gives a sign of life from
-    time to time, and the others raise RankSilent once that has been missing for as long as a collective may wait.
+    Raises on *every* rank if `make` raised or its result cannot be pickled, so no rank waits for a result that will
+    never come: the original exception on rank 0, an InputError with its message on the others.
+    `make` may take longer than the timeout of a collective: meanwhile rank 0 sends heartbeats, and the others raise
+    RankSilent when none has come for as long as that timeout, and for at least SHORTEST_SILENCE.
     """
     turn = f"from_rank_0/{next(_turns)}"
     failure: Exception | None = None
     if world.is_main:
-        with _signs_of_life(world.store, turn):
+        with _heartbeats(world.store, turn):
             try:
                 message = pickle.dumps((make(), None))
             except Exception as error:
@@ -61,8 +61,8 @@ def from_rank_0(world: World, make: Callable[[], T]) -> T:
 
 
 @contextlib.contextmanager
-def _signs_of_life(store: dist.Store | None, turn: str) -> Iterator[None]:
-    """Count up in the store while the block runs, from a thread: what freezes the process stops the count."""
+def _heartbeats(store: dist.Store | None, turn: str) -> Iterator[None]:
+    """Increase a counter in the store while the block runs, from a thread, which stops if the process is frozen."""
     if store is None:
         yield
         return
@@ -73,7 +73,7 @@ def _signs_of_life(store: dist.Store | None, turn: str) -> Iterator[None]:
         while not done.wait(pause):
             store.add(f"{turn}/alive", 1)
 
-    thread = threading.Thread(target=count, name="signs of life", daemon=True)
+    thread = threading.Thread(target=count, name="heartbeats", daemon=True)
     thread.start()
     try:
         yield
@@ -83,15 +83,15 @@ def _signs_of_life(store: dist.Store | None, turn: str) -> Iterator[None]:
 
 
 def _wait_for_rank_0(world: World, store: dist.Store, turn: str) -> None:
-    """Return once rank 0 has set `turn`. Raises RankSilent if it neither does nor counts on."""
+    """Return once rank 0 has set `turn`. Raises RankSilent if its heartbeats end, InputError if the launcher ends."""
     pause, last_count, limit = 0.001, 0, max(SHORTEST_SILENCE, store.timeout.total_seconds())
-    since = time.monotonic()
+    last_heartbeat = time.monotonic()
     while not store.check([turn]):
         if launcher_is_gone(world.launcher):
             raise InputError(f"rank {world.rank} ends: its launcher has ended while it waited for rank 0")
         if (count := store.add(f"{turn}/alive", 0)) != last_count:
-            last_count, since = count, time.monotonic()
-        if time.monotonic() - since > limit:
+            last_count, last_heartbeat = count, time.monotonic()
+        if time.monotonic() - last_heartbeat > limit:
             raise RankSilent(
                 f"rank 0 has given no sign of life for {limit:g} s, in which the others waited for what it prepares: "
                 f"its process is stopped or its machine does not answer"
@@ -106,8 +106,8 @@ def sum_over_ranks(world: World, *values: float | Tensor) -> list[float]:
     For a mean, pass the sum and the count and divide: a mean of per-rank means is wrong as soon as one rank
     holds fewer items.
     """
-    as_sum = {"dtype": torch.float64, "device": world.device}  # a Python float would become float32 otherwise
-    totals = torch.stack([torch.as_tensor(value, **as_sum).detach() for value in values])
+    options = {"dtype": torch.float64, "device": world.device}  # a Python float would become float32 otherwise
+    totals = torch.stack([torch.as_tensor(value, **options).detach() for value in values])
     dist.all_reduce(totals)
     return totals.tolist()
 
