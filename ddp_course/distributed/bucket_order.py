@@ -28,8 +28,8 @@ def settle_bucket_order(ddp_model: DistributedDataParallel, *inputs: Tensor) -> 
     construction is rounded differently from all others. The first step of a resumed run was a later step of the run
     that never stopped, and the two runs would differ in their last bits. Two ranks can add in only one order.
 
-    inputs: arguments of `ddp_model`. The random state stays as it was. Buffers that a forward pass changes
-    (BatchNorm's) do not.
+    inputs: arguments of `ddp_model`. The random state is restored. Buffers that a forward pass changes (BatchNorm's)
+    stay changed.
     """
     with torch.random.fork_rng(devices=[inputs[0].device] if inputs[0].is_cuda else []):
         ddp_model(*inputs).sum().backward()

@@ -10,11 +10,11 @@ import itertools
 import pickle
 from collections.abc import Sequence
 
-# The recorder imports this module to name frames. An import while a group exists would keep the group's threads alive.
+# The recorder imports torch.distributed.nn to name frames. Imported while a group exists, it keeps the group alive.
 import torch.distributed.nn  # noqa: F401
 from torch._C._distributed_c10d import _dump_fr_trace  # gloo's flight recorder, which is always on
 
-Log = list[list]  # [name, sizes, line] of each collective, as JSON has it
+Log = list[list]  # [name, sizes, line] of each collective
 
 
 def collective_log(script: str) -> Log:

@@ -20,10 +20,10 @@ def held_bytes(tensors: Iterable[Tensor | None]) -> int:
 
 
 def sent_bytes() -> float:
-    """Bytes that all TCP connections of this process have sent so far, repetitions left out. A collective.
+    """Bytes that all TCP connections of this process have sent so far, without retransmissions. A collective.
 
-    From Linux's own count for each connection (struct tcp_info in linux/tcp.h). On macOS from the loopback's counter,
-    which all processes of the machine share: divided by the number of ranks.
+    Linux counts them for each connection (struct tcp_info in linux/tcp.h). On macOS all processes of the machine share
+    the loopback's counter, which is divided here by the number of ranks.
     """
     dist.barrier()
     if sys.platform != "linux":
@@ -34,25 +34,25 @@ def sent_bytes() -> float:
 def sent_to_ranks() -> dict[int, int]:
     """Bytes sent so far to each other rank, if all ranks are on this machine; Linux only. A collective."""
     dist.barrier()
-    own, ports = _connections(), [()] * dist.get_world_size()
-    dist.all_gather_object(ports, [port for port, _, _ in own])
+    connections, ports_by_rank = _connections(), [()] * dist.get_world_size()
+    dist.all_gather_object(ports_by_rank, [port for port, _, _ in connections])
     return {
-        rank: sum(sent for _, peer, sent in own if peer in there)
-        for rank, there in enumerate(ports)
+        rank: sum(sent for _, peer_port, sent in connections if peer_port in ports)
+        for rank, ports in enumerate(ports_by_rank)
         if rank != dist.get_rank()
     }
 
 
 def _connections() -> list[tuple[int, int, int]]:
-    """Own port, the other end's port, and bytes sent, repetitions left out, of each TCP connection of this process."""
-    found = []
+    """(local port, peer's port, bytes sent without retransmissions) of each TCP connection of this process."""
+    connections = []
     for link in Path("/proc/self/fd").iterdir():
         if link.is_socket():
-            with socket.socket(fileno=os.dup(int(link.name))) as connection, suppress(OSError):
-                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 216)
-                sent, repeated = struct.unpack_from("QQ", info, 200)
-                peer = 0  # of a connection whose other end has gone: its bytes still count
+            with socket.socket(fileno=os.dup(int(link.name))) as tcp, suppress(OSError):
+                info = tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 216)
+                sent, retransmitted = struct.unpack_from("QQ", info, 200)
+                peer_port = 0  # of a connection whose peer has closed it: its bytes still count
                 with suppress(OSError):
-                    peer = connection.getpeername()[1]
-                found.append((connection.getsockname()[1], peer, sent - repeated))
-    return found
+                    peer_port = tcp.getpeername()[1]
+                connections.append((tcp.getsockname()[1], peer_port, sent - retransmitted))
+    return connections

@@ -2,7 +2,7 @@
 
     assert_replicas_equal(world, model, optimizer, step=step)  # on every rank, every N steps
 
-It needs nothing but torch: take the file along. `world` is ours, or anything of yours with a `size` and a `device`.
+The file needs nothing but torch, so you can copy it. `world` is any object with a `size` and a `device`.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 
 class Ranks(Protocol):
-    """How many ranks compare, and where the tensors of their collectives live."""
+    """The number of ranks, and the device of their collectives' tensors; a `World` is one."""
 
     size: int
     device: torch.device
@@ -66,7 +66,7 @@ def assert_replicas_equal(
 
 
 def _replicated(module: nn.Module, optimizer: Optimizer | None, buffers: bool) -> Iterator[tuple[str, Tensor | str]]:
-    """Yield (kind and name, value) of all that the ranks should hold alike, in one order on all of them."""
+    """Yield (kind and name, value) of all that has to be equal, in the same order on every rank."""
     names = {parameter: name for name, parameter in module.named_parameters()}
     yield from ((f"parameter {name}", parameter) for parameter, name in names.items())
     yield from ((f"buffer {name}", buffer) for name, buffer in module.named_buffers() if buffers)
@@ -81,22 +81,24 @@ def _replicated(module: nn.Module, optimizer: Optimizer | None, buffers: bool) -
 
 
 def _exact(value: object) -> Tensor | str:
-    """A tensor as it is: what it prints is rounded."""
+    """A tensor itself, because its text is rounded; the text of any other value."""
     return value if isinstance(value, Tensor) else repr(value)
 
 
 def _first_difference(world: Ranks, values: dict[str, Tensor | str], prints: dict[str, tuple]) -> str:
-    """Which tensor and which rank, in words. Collective; what differs is sent only now."""
+    """Name the first tensor and rank that differ, and the largest gap (collective). Sends that tensor."""
     gathered: list[dict] = [{} for _ in range(world.size)]
     dist.all_gather_object(gathered, prints)
-    columns = {name: [of_rank.get(name) for of_rank in gathered] for prints in gathered for name in prints}
+    names = dict.fromkeys(name for rank_prints in gathered for name in rank_prints)
+    columns = {name: [rank_prints.get(name) for rank_prints in gathered] for name in names}
     different = {name: column for name, column in columns.items() if len(set(column)) > 1}
     name, column = next(iter(different.items()))
-    [(common, _count)] = Counter(column).most_common(1)
-    reference, odd = column.index(common), next(rank for rank, print_ in enumerate(column) if print_ != common)
+    [(majority, _count)] = Counter(column).most_common(1)
+    reference = column.index(majority)
+    odd = next(rank for rank, fingerprint in enumerate(column) if fingerprint != majority)
     rest = f"rank {reference}'s ({len(different)} of {len(columns)} tensors differ)"
     tensor = values.get(name)
-    if len({print_ and print_[1] for print_ in column}) > 1 or not isinstance(tensor, Tensor):
+    if len({fingerprint and fingerprint[1] for fingerprint in column}) > 1 or not isinstance(tensor, Tensor):
         return f"{name} on rank {odd} is not {rest}"
     expected = tensor.detach().clone().contiguous()
     dist.broadcast(expected, src=reference)
@@ -106,7 +108,7 @@ def _first_difference(world: Ranks, values: dict[str, Tensor | str], prints: dic
 
 
 def _fingerprint(value: Tensor | str) -> int:
-    """64 bits of a hash over a tensor's bytes, or a text's."""
+    """A hash of 64 bits over a tensor's bytes, or a text's."""
     if isinstance(value, Tensor):
         data = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
     else:

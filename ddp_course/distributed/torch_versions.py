@@ -1,4 +1,4 @@
-"""Differences between the supported versions of torch, 2.11 to 2.15: names, under the newest one, and behaviour."""
+"""Differences between the supported versions of torch, 2.11 to 2.15: new names of functions, and behaviour."""
 
 import inspect
 
@@ -16,13 +16,13 @@ VOTES_PER_PIPELINE_STEP = int(torch.__version__ >= (2, 15))
 
 
 def forward_sync_buffers(on: bool) -> dict[str, bool]:
-    """DDP's argument for whether a forward pass after a training step broadcasts rank 0's buffers.
+    """The keyword argument of DDP that decides whether a forward pass broadcasts rank 0's buffers.
 
     2.13 and later: `forward_sync_buffers`, and `broadcast_buffers` warns of its deprecation. 2.11, 2.12:
     `broadcast_buffers`; if False, DDP does not broadcast the buffers at its start either.
     """
-    known = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
-    return {"forward_sync_buffers" if known else "broadcast_buffers": on}
+    exists = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+    return {"forward_sync_buffers" if exists else "broadcast_buffers": on}
 
 
 def hides_buffer_copies() -> bool:
@@ -35,7 +35,7 @@ def hides_buffer_copies() -> bool:
 
 
 def has_shutdown_timeout() -> bool:
-    """Whether torchrun can be told how long its ranks have after SIGTERM. 2.13 and later: yes. 2.11: always 30 s."""
+    """Whether torchrun has a flag for the time from SIGTERM to SIGKILL. 2.13 and later: yes. 2.11: always 30 s."""
     from torch.distributed.launcher.api import LaunchConfig  # loads much that no rank needs
 
     return "shutdown_timeout" in inspect.signature(LaunchConfig).parameters
