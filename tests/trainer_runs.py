@@ -81,9 +81,9 @@ def without(*names: str) -> Callable:
     )
 
 
-def wrong_sign(self, own=DiLoCo._own_weights):
-    """The way from the common weights, turned round."""
-    return 2 * self._common.detach() - own(self) if hasattr(self, "outer") else own(self)
+def wrong_sign(self, weights=DiLoCo._local_weights):
+    """The mistake: the change from the global weights has the wrong sign."""
+    return 2 * self._global_weights.detach() - weights(self) if hasattr(self, "outer") else weights(self)
 
 
 @contextmanager
@@ -142,8 +142,8 @@ FAULTS = {
     "gradients not added": lambda: mock.patch.object(experts_ddp, "add_gradients", lambda *_: None),
     "balance of the own choices": silent(experts_ddp),
     "own norm": silent(parameter_shards),
-    "wrong sign": lambda: mock.patch.object(DiLoCo, "_own_weights", wrong_sign),
-    "weights are not handed out": lambda: mock.patch.object(DiLoCo, "_take_over", lambda self: None),
+    "wrong sign": lambda: mock.patch.object(DiLoCo, "_local_weights", wrong_sign),
+    "weights are not handed out": lambda: mock.patch.object(DiLoCo, "_copy_to_model", lambda self: None),
     "no message": meeting_without_the_others,
     "no outer momentum saved": without("outer_momentum"),
     "averages of rank 0 alone saved": without("others"),

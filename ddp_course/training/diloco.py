@@ -1,7 +1,7 @@
-"""DiLoCo: workers train alone and meet seldom. How far they have come is a gradient for an outer optimizer.
+"""DiLoCo: each worker takes many inner steps, then all meet: the mean change of their weights makes an outer step.
 
-Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models" (2023). With an outer rate of 1
-and no momentum a meeting takes the mean of the weights: local SGD (Stich, 2019).
+Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models" (2023). With an outer learning
+rate of 1 and no momentum, a meeting averages the weights: local SGD (Stich, 2019).
 """
 
 import torch
@@ -15,60 +15,64 @@ from ddp_course.distributed.process_group import World
 
 
 class DiLoCo:
-    """`outer`: Nesterov's momentum over the weights that all workers had after the last meeting, the common ones.
+    """The outer optimizer, `outer`: SGD with Nesterov momentum over the global weights, those after the last meeting.
 
-    `inner` is this worker's own optimizer, whose averages no meeting touches. All workers begin with rank 0's weights
-    (collective). A checkpoint is of a meeting, when the model's weights are the common ones.
+    inner: this worker's own optimizer; a meeting does not change its state. All workers begin with rank 0's weights
+    (collective). Save checkpoints right after a meeting: then the model has the global weights.
     """
 
     def __init__(
         self, world: World, model: nn.Module, inner: torch.optim.Optimizer, lr: float, momentum: float
     ) -> None:
         self._world, self._inner, self._local = world, inner, list(model.parameters())
-        self._common = nn.Parameter(self._own_weights())
-        dist.broadcast(self._common.detach(), src=0)
-        self._take_over()
-        self.outer = torch.optim.SGD([self._common], lr, momentum, nesterov=momentum > 0)
+        self._global_weights = nn.Parameter(self._local_weights())
+        dist.broadcast(self._global_weights.detach(), src=0)
+        self._copy_to_model()
+        self.outer = torch.optim.SGD([self._global_weights], lr, momentum, nesterov=momentum > 0)
 
     def meet(self) -> float:
-        """Send how far this worker has come, once; go on from the common weights (collective).
+        """Take an outer step with one all-reduce, and copy the new global weights into the model (collective).
 
         Returns the norm of the outer gradient.
         """
-        gradient = self._common.detach() - self._own_weights()  # downhill is where the workers went
+        gradient = self._global_weights.detach() - self._local_weights()  # minus the change, because SGD subtracts it
         dist.all_reduce(gradient)
-        self._common.grad = gradient / self._world.size
+        self._global_weights.grad = gradient / self._world.size
         self.outer.step()
-        self._take_over()
-        return self._common.grad.norm().item()
+        self._copy_to_model()
+        return self._global_weights.grad.norm().item()
 
-    def _own_weights(self) -> Tensor:
+    def _local_weights(self) -> Tensor:
         return parameters_to_vector(self._local).detach()
 
     @torch.no_grad()
-    def _take_over(self) -> None:
-        """Copy, not refer: else the next updates would move the common weights as well."""
-        parts = self._common.split([parameter.numel() for parameter in self._local])
+    def _copy_to_model(self) -> None:
+        """Set the model's parameters to copies of the global weights, which inner steps must not change."""
+        parts = self._global_weights.split([parameter.numel() for parameter in self._local])
         for parameter, part in zip(self._local, parts, strict=True):
             parameter.copy_(part.view_as(parameter))
 
     def state_dict(self) -> dict:
-        """On rank 0 everything but the weights, on the others nothing (collective).
+        """The states of all inner optimizers and of the outer one on rank 0, {} on the others (collective).
 
-        Rank 0's AdamW stands where minigpt_ddp.py has its only one, so that it can go on from here. Another inner
-        optimizer does not: without averages AdamW would go on as if it had just begun.
+        The state of rank 0's AdamW is at the top level, as in a checkpoint of minigpt_ddp.py, which can resume from it.
+        That of another inner optimizer is not: AdamW would find no averages in it and start anew without an error.
         """
         states = [None] * self._world.size if self._world.is_main else None
         dist.gather_object(_on_cpu(self._inner.state_dict()), states, dst=0)
         if not states:
             return {}
-        momentum = self.outer.state[self._common].get("momentum_buffer")
+        momentum = self.outer.state[self._global_weights].get("momentum_buffer")
         more = {"kind": type(self._inner).__name__, "others": states[1:], "outer_momentum": momentum}
         own = states[0] if isinstance(self._inner, torch.optim.AdamW) else {"own": states[0]}
         return own | more
 
     def load_state_dict(self, state: dict) -> None:
-        """After the model's. From a checkpoint of one optimizer all begin with its averages, and without momentum."""
+        """Load a state, after the model's weights.
+
+        From a checkpoint of minigpt_ddp.py all workers begin with its AdamW state, and without outer momentum. Raises
+        InputError for another inner optimizer or number of workers.
+        """
         inner, others = state.get("kind", "AdamW"), state.get("others", [state] * (self._world.size - 1))
         if inner != type(self._inner).__name__:
             raise InputError(
@@ -83,17 +87,17 @@ class DiLoCo:
         with keep_settings(self._inner):
             self._inner.load_state_dict({name: own[name] for name in ("state", "param_groups")})
         with torch.no_grad():
-            self._common.copy_(self._own_weights())
+            self._global_weights.copy_(self._local_weights())
         momentum = state.get("outer_momentum")
         if momentum is not None:
-            momentum = momentum.to(self._common).view_as(self._common).clone()
-        self.outer.state[self._common] = {"momentum_buffer": momentum}
+            momentum = momentum.to(self._global_weights).view_as(self._global_weights).clone()
+        self.outer.state[self._global_weights] = {"momentum_buffer": momentum}
 
 
 def _on_cpu(state: dict) -> dict:
-    """An optimizer's state that any rank can read, whatever device it comes from."""
-    of_parameters = {
+    """An optimizer's state with all tensors on the CPU, so that any rank can unpickle it."""
+    state_by_parameter = {
         number: {name: value.cpu() if isinstance(value, Tensor) else value for name, value in parameter_state.items()}
         for number, parameter_state in state["state"].items()
     }
-    return {"state": of_parameters, "param_groups": state["param_groups"]}
+    return {"state": state_by_parameter, "param_groups": state["param_groups"]}
