@@ -29,7 +29,7 @@ def fake(monkeypatch, seconds):
     ways = [Arithmetic("float32", "fused"), Arithmetic("bfloat16", "fused"), Arithmetic("bfloat16", "math")]
     by_way = dict(zip(ways, seconds, strict=True))
     monkeypatch.setattr(precision, "has_bfloat16", lambda device: True)
-    monkeypatch.setattr(precision, "LONG_ENOUGH", 0.0)
+    monkeypatch.setattr(precision, "TRIAL_SECONDS", 0.0)
     monkeypatch.setattr(precision, "seconds_of", lambda way, trial, device: by_way[way])
 
 
@@ -84,7 +84,7 @@ from ddp_course.distributed import process_group
 from ddp_course.training import precision
 
 world = process_group.start(30, "cpu")
-precision.has_bfloat16, precision.LONG_ENOUGH = lambda device: True, 0.0
+precision.has_bfloat16, precision.TRIAL_SECONDS = lambda device: True, 0.0
 precision.seconds_of = lambda way, trial, device: 1.0 if (way.precision == "float32") == world.rank else 2.0
 print(json.dumps(asdict(precision.choose_precision(world, "auto", 64, {}, lambda: None))))
 process_group.stop()
@@ -94,7 +94,7 @@ process_group.stop()
 
 
 def test_the_trials_are_real_work(monkeypatch):
-    monkeypatch.setattr(precision, "LONG_ENOUGH", 0.0)
+    monkeypatch.setattr(precision, "TRIAL_SECONDS", 0.0)
     weight, kinds = torch.ones(4, 4, requires_grad=True), []
 
     def trial(attention):

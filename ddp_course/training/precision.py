@@ -1,4 +1,4 @@
-"""Which number format the matrix products use, and what makes them use it fast."""
+"""Choose the number format of the matrix products, and the attention that is fastest in it."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -13,17 +13,17 @@ from ddp_course.distributed.process_group import World
 from ddp_course.distributed.sync import from_rank_0
 
 HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-LONG_ENOUGH = 0.3  # seconds of trials; at least three of each kind are made
+TRIAL_SECONDS = 0.3  # of all trials; at least three of each arithmetic are made
 Attention = Literal["fused", "math"]  # as MiniGPT takes it
-Trial = Callable[[Attention], Tensor]  # does the work; if its result has a gradient, a backward pass belongs to it
-WORTH_IT = 0.97  # what bfloat16 may take of float32's time: for less gain the digits are not given away
+Trial = Callable[[Attention], Tensor]  # does the work; a result that requires a gradient gets a backward pass
+LARGEST_TIME_SHARE = 0.97  # bfloat16 has to take less than this share of float32's time to be worth its lost digits
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """How a run computes its matrix products. Its settings keep it, so that a resumed run rounds as before.
+    """How a run computes its matrix products. config.json holds it, so that a resumed run rounds as before.
 
-    attention: "fused" is torch's kernel; "math" is three operations, two of them matrix products. MiniGPT takes it.
+    attention: "fused" is torch's kernel; "math" is three operations, two of them matrix products.
     """
 
     precision: str
@@ -33,10 +33,10 @@ class Arithmetic:
 def choose_precision(
     world: World, precision: str, context: int, resumed_settings: Mapping[str, object], make_trial: Callable[[], Trial]
 ) -> Arithmetic:
-    """Decide on rank 0 how all ranks compute (collective).
+    """Choose on rank 0 how all ranks compute (collective).
 
-    precision: one of them, or "auto", which stands for the fastest here. context: tokens per window.
-    resumed_settings: those of the run that goes on, if one does; with "auto" its arithmetic is kept.
+    precision: that of `RunSettings`; "auto" stands for the fastest here. context: tokens per window.
+    resumed_settings: those of the run that is resumed, or {}; with "auto" its arithmetic is kept.
     make_trial: makes a piece of the model's own work to be timed. It is called only where there is a choice.
     Raises InputError for a precision that this device does not have.
     """
@@ -44,29 +44,29 @@ def choose_precision(
 
 
 def set_matmul_precision(precision: str) -> None:
-    """Let float32 mean float32 in this whole process, whatever the environment says; TF32 keeps 10 bits of the inputs.
+    """Set torch's switch for float32 matrix products in this process: TF32 (10 bits of the inputs) or float32.
 
-    torch has no other way than this switch.
+    Set for every precision, because the environment can set it too. torch has no other way than this switch.
     """
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
 
 
 def parameter_dtype(precision: str) -> torch.dtype:
-    """Weights, gradients and optimizer state stay in full precision; only float64 runs hold them in float64."""
+    """The dtype of weights, gradients and optimizer state: float64 for float64, float32 for all others."""
     return torch.float64 if precision == "float64" else torch.float32
 
 
 def autocast(precision: str, device: torch.device) -> torch.autocast:
-    """Matrix products in half precision where `precision` says so; norms, sums and the loss in full."""
+    """The context of a forward pass: matrix products in half precision if `precision` is one, all else as it is."""
     half = HALF.get(precision)
     return torch.autocast(device.type, dtype=half or torch.bfloat16, enabled=half is not None)
 
 
 def choose_attention(precision: str, device: torch.device, context: int) -> Attention:
-    """For a precision that somebody asked for: the same on every machine, because bits depend on it.
+    """The attention for a precision that is not "auto": never timed, because the bits of the results depend on it.
 
-    On a CPU in half precision the fused attention saves memory but took longer, as long as the context was short,
-    where we measured it (Zen 4). Raises InputError for a precision that this device does not have.
+    On a CPU (measured on Zen 4) in half precision, fused attention saves memory, but takes longer if the context is
+    short. Raises InputError for a precision that this device does not have.
     """
     if device.type == "cpu" and precision in ("float16", "tf32"):
         raise InputError(f"--precision {precision} needs a GPU; on a CPU use bfloat16 or float32")
@@ -82,23 +82,23 @@ def has_bfloat16(device: torch.device) -> bool:
 
 
 def fastest(trial: Trial, device: torch.device) -> tuple[Arithmetic, dict[Arithmetic, float]]:
-    """Time `trial` on a CPU in each way that may pay; returns the one to take and the shortest seconds of each."""
-    ways = [Arithmetic("float32", "fused"), Arithmetic("bfloat16", "fused"), Arithmetic("bfloat16", "math")]
-    seconds = dict.fromkeys(ways, float("inf"))
-    end, rounds = time.perf_counter() + LONG_ENOUGH, 0
-    while rounds < 3 or time.perf_counter() < end:  # in turns: a disturbance does not hit one of them alone
-        for way in ways:
-            seconds[way] = min(seconds[way], seconds_of(way, trial, device))
+    """Time `trial` on a CPU in three arithmetics; returns the one to take, and the shortest seconds of each."""
+    candidates = [Arithmetic("float32", "fused"), Arithmetic("bfloat16", "fused"), Arithmetic("bfloat16", "math")]
+    seconds = dict.fromkeys(candidates, float("inf"))
+    end, rounds = time.perf_counter() + TRIAL_SECONDS, 0
+    while rounds < 3 or time.perf_counter() < end:  # in turns, so that a disturbance does not hit only one of them
+        for candidate in candidates:
+            seconds[candidate] = min(seconds[candidate], seconds_of(candidate, trial, device))
         rounds += 1
-    full, half = ways[0], min(ways[1:], key=seconds.__getitem__)
-    return (half if seconds[half] < WORTH_IT * seconds[full] else full), seconds
+    full, half = candidates[0], min(candidates[1:], key=seconds.__getitem__)
+    return (half if seconds[half] < LARGEST_TIME_SHARE * seconds[full] else full), seconds
 
 
-def seconds_of(way: Arithmetic, trial: Trial, device: torch.device) -> float:
-    """Seconds of one run of `trial`, computed in this way."""
+def seconds_of(arithmetic: Arithmetic, trial: Trial, device: torch.device) -> float:
+    """Seconds of one run of `trial` in this arithmetic, with its backward pass if it has one."""
     start = time.perf_counter()
-    with autocast(way.precision, device):
-        result = trial(way.attention)
+    with autocast(arithmetic.precision, device):
+        result = trial(arithmetic.attention)
     if result.requires_grad:
         result.backward()
     return time.perf_counter() - start
@@ -107,12 +107,12 @@ def seconds_of(way: Arithmetic, trial: Trial, device: torch.device) -> float:
 def _choose(
     world: World, precision: str, context: int, resumed_settings: Mapping[str, object], make_trial: Callable[[], Trial]
 ) -> Arithmetic:
-    resumed = resumed_settings.get("precision")
-    if precision == "auto" and resumed in ("float32", "bfloat16", "float16"):
-        attention = choose_attention(resumed, world.device, context)
+    resumed_precision = resumed_settings.get("precision")
+    if precision == "auto" and resumed_precision in ("float32", "bfloat16", "float16"):
+        attention = choose_attention(resumed_precision, world.device, context)
         if world.device.type == "cpu" and "attention" in resumed_settings:
             attention = "fused" if resumed_settings["attention"] == "fused" else "math"  # "plain" in earlier settings
-        return Arithmetic(resumed, attention)
+        return Arithmetic(resumed_precision, attention)
     if precision == "auto" and world.device.type == "cuda":
         precision = "bfloat16" if has_bfloat16(world.device) else "float16"
     elif precision == "auto" and not has_bfloat16(world.device):
@@ -120,6 +120,6 @@ def _choose(
     if precision != "auto":
         return Arithmetic(precision, choose_attention(precision, world.device, context))
     chosen, seconds = fastest(make_trial(), world.device)
-    times = ", ".join(f"{way.precision} with {way.attention} attention {s * 1e3:.1f} ms" for way, s in seconds.items())
+    times = ", ".join(f"{a.precision} with {a.attention} attention {s * 1e3:.1f} ms" for a, s in seconds.items())
     world.say(f"--precision auto takes {chosen.precision}; a trial took: {times}")
     return chosen
