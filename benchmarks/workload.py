@@ -13,7 +13,7 @@ from ddp_course.data.token_file import open_tokens, prepare
 from ddp_course.data.windows import micro_batches
 from ddp_course.models.minigpt import MiniGPTConfig
 from ddp_course.training.optimization import make_adamw
-from ddp_course.training.throughput import copied_ahead
+from ddp_course.training.throughput import prefetch
 
 CPU = torch.device("cpu")
 
@@ -59,7 +59,7 @@ class Workload:
             micro_batch_size=self.micro_batch_size,
             accumulation_steps=self.accumulation_steps,
         )
-        return copied_ahead(batches, device)
+        return prefetch(batches, device)
 
 
 if os.environ.get("WORKLOAD") == "gpt2":  # what a GPU is kept busy by: GPT-2's sizes, for both

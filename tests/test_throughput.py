@@ -4,11 +4,11 @@ import torch
 from training_runs import metrics, train_here
 
 from ddp_course import minigpt_ddp
-from ddp_course.training.throughput import copied_ahead, peak_flops
+from ddp_course.training.throughput import peak_flops, prefetch
 
 
 class Part:
-    """A tensor on its way to a GPU, as far as `copied_ahead` has to do with it."""
+    """A tensor on its way to a GPU, as far as `prefetch` has to do with it."""
 
     def __init__(self, number, log):
         self.number, self.log = number, log
@@ -25,14 +25,14 @@ class Part:
 
 def test_the_next_batch_is_sent_before_this_one_is_used():
     log = []
-    for (part,) in copied_ahead(((Part(n, log),) for n in range(3)), torch.device("cuda")):
+    for (part,) in prefetch(((Part(n, log),) for n in range(3)), torch.device("cuda")):
         log.append(f"use {part.number}")
     assert log == ["pin 0", "send 0", "pin 1", "send 1", "use 0", "pin 2", "send 2", "use 1", "use 2"]
 
 
 def test_on_a_cpu_batches_pass_as_they_are():
     batches = [(torch.tensor(n),) for n in range(3)]
-    assert list(map(id, copied_ahead(iter(batches), torch.device("cpu")))) == list(map(id, batches))
+    assert list(map(id, prefetch(iter(batches), torch.device("cpu")))) == list(map(id, batches))
 
 
 def test_peaks_are_found_by_name():

@@ -23,7 +23,7 @@ from ddp_course.models.minigpt import MiniGPTConfig
 from ddp_course.training.precision import autocast
 from ddp_course.training.progress import Progress
 from ddp_course.training.settings import NonNegativeFloat, NonNegativeInt, PositiveInt, RunSettings, Share
-from ddp_course.training.throughput import copied_ahead
+from ddp_course.training.throughput import prefetch
 
 IDENTITY = ("layers", "heads", "width", "context", "tokens_per_update", "seed")  # a resumed run may not change these
 TINY = {  # the settings of --preset tiny
@@ -156,7 +156,7 @@ def micro_batches(
             accumulation_steps=accumulation_steps,
         )
     )
-    return copied_ahead(batches, device)
+    return prefetch(batches, device)
 
 
 def make_model_config(config: PretrainingConfig, tokens: Tokens) -> MiniGPTConfig:

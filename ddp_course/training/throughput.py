@@ -1,4 +1,4 @@
-"""Keep a GPU fed with batches, and say what share of its arithmetic a run makes use of."""
+"""Prefetch batches to a GPU, and the peak rates to which a run's rate is compared."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ from ddp_course.distributed.process_group import World
 
 
 def peak_per_second(world: World, precision: str, flops: float) -> float | None:
-    """How many tokens, each of which takes `flops`, all ranks could train on if their GPUs reached their peak.
+    """The tokens per second, each of which takes `flops`, of all ranks together if their GPUs reached their peak.
 
     None where the peak is not known: on CPUs, in float64, and on a GPU that the table lacks.
     """
@@ -28,18 +28,18 @@ def peak_flops(device_name: str, precision: str) -> float | None:
     return getattr(gpu, column) if gpu and column else None
 
 
-def copied_ahead(batches: Iterable[tuple[Tensor, ...]], device: torch.device) -> Iterator[tuple[Tensor, ...]]:
-    """The batches on `device`, each read and sent while the one before it is worked on.
+def prefetch(batches: Iterable[tuple[Tensor, ...]], device: torch.device) -> Iterator[tuple[Tensor, ...]]:
+    """The batches on `device`, each read and copied while the GPU works on the one before it.
 
-    A GPU computes behind Python's back: while it is busy, Python reads the next batch, and the copy from pinned memory
-    is queued without waiting. Only then does Python wait for a result. On a CPU nothing is gained by reading early.
+    A GPU computes asynchronously: while it is busy, Python reads the next batch and queues its copy from pinned memory.
+    Only then does Python wait for a result. On a CPU nothing is read early.
     """
-    ahead = None
+    next_batch = None
     for batch in batches:
         if device.type == "cuda":
             batch = tuple(part.pin_memory().to(device, non_blocking=True) for part in batch)
-            ahead, batch = batch, ahead
+            next_batch, batch = batch, next_batch
         if batch is not None:
             yield batch
-    if ahead is not None:
-        yield ahead
+    if next_batch is not None:
+        yield next_batch
