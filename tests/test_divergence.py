@@ -69,9 +69,9 @@ def test_a_loss_that_is_no_number_is_said_at_once_with_step_and_rank(monkeypatch
     monkeypatch.setattr(divergence.dist, "all_gather", all_gather)
     watch = divergence.LossWatch(world, most=2)
     for step, loss in enumerate((1.0, math.nan, 2.0, math.inf)):
-        watch.see(step, loss, own=0.5)
+        watch.check(step, loss, own_loss=0.5)
     printed = capsys.readouterr().err
     assert "the loss of step 1 is nan, on rank 1 (1 in a row; --max-nonfinite-steps 2" in printed
     assert "the loss of step 3 is inf, on rank 1 (1 in a row" in printed
     with pytest.raises(InputError, match="the run has diverged: the loss of step 4 is nan, on rank 1, as in the 2 st"):
-        watch.see(4, math.nan, own=torch.tensor(0.5))
+        watch.check(4, math.nan, own_loss=torch.tensor(0.5))
