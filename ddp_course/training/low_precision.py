@@ -1,6 +1,6 @@
 """Weights in bfloat16 and linear layers in FP8, emulated: float32 tensors whose values are those of the format.
 
-A product of FP8 numbers is added up in float32, as GPUs do. Notebook 07 trains with both.
+A product of FP8 numbers is added up in float32, as GPUs do. Notebook 29 trains with both.
 """
 
 import torch
@@ -39,7 +39,7 @@ def in_float8(values: Tensor, block: int | None = None, scaled: bool = True) -> 
 
 
 class _Product(torch.autograd.Function):
-    """inputs @ weight.T of which all three products, backward's too, take FP8 numbers. Blocks lie along the sum."""
+    """inputs @ weight.T; this product and backward's two take FP8 numbers. Blocks lie along the summed dimension."""
 
     @staticmethod
     def forward(ctx, inputs: Tensor, weight: Tensor, block: int | None, scaled: bool) -> Tensor:
@@ -51,9 +51,10 @@ class _Product(torch.autograd.Function):
     def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
         inputs, weight = ctx.saved_tensors
         rows, gradient_rows = inputs.flatten(0, -2), gradient.flatten(0, -2)
-        of_inputs = in_float8(gradient, *ctx.format) @ in_float8(weight.T.contiguous(), *ctx.format).T
-        of_weight = in_float8(gradient_rows.T.contiguous(), *ctx.format) @ in_float8(rows.T.contiguous(), *ctx.format).T
-        return of_inputs, of_weight, None, None
+        inputs_gradient = in_float8(gradient, *ctx.format) @ in_float8(weight.T.contiguous(), *ctx.format).T
+        float8_gradient = in_float8(gradient_rows.T.contiguous(), *ctx.format)
+        weight_gradient = float8_gradient @ in_float8(rows.T.contiguous(), *ctx.format).T
+        return inputs_gradient, weight_gradient, None, None
 
 
 class Float8Linear(nn.Module):

@@ -1,4 +1,4 @@
-"""Memory: refuse a run that needs more than there is, before it asks for it."""
+"""Refuse a run that needs more memory than there is, before it allocates any."""
 
 import psutil
 import torch
@@ -16,9 +16,9 @@ OUT_OF_MEMORY = (
 
 
 def require_memory(world: World, what: str, need: int) -> None:
-    """Raise InputError if a rank needs more than `need` bytes and its share of the machine, or its GPU, has fewer.
+    """Raise InputError unless `need` bytes are free on this rank's GPU, or in its share of the machine's memory.
 
-    `need` is a lower bound: what is refused could not have run.
+    need: a lower bound, so a run that is refused could not have run. what: the subject of the message.
     """
     if world.device.type == "cuda":
         free, where = torch.cuda.mem_get_info(world.device)[0], f"{world.device} has"
@@ -33,12 +33,12 @@ def require_memory(world: World, what: str, need: int) -> None:
 
 
 def training_bytes(parameters: int, dtype: torch.dtype) -> int:
-    """Bytes on a rank of a model that AdamW trains: weights, gradients, and two averages of these."""
+    """Bytes on a rank of a model that AdamW trains: weights, gradients, and two moving averages of the gradients."""
     return 4 * parameters * dtype.itemsize
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that memory, or the range of its addresses, has come to an end."""
+    """Whether an exception means that memory, or the range of addresses, is exhausted."""
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
         isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY)
     )

@@ -1,4 +1,4 @@
-"""How the weights move: AdamW as language models are trained with it, its learning rate, and when something is due.
+"""AdamW as language models are trained with it, and the schedule of its learning rate.
 
 A learning rate is a function of the step alone, so every rank and every resume agree on it.
 """
@@ -11,7 +11,7 @@ import torch
 def make_adamw(
     model: torch.nn.Module, learning_rate: float, weight_decay: float, fused: bool = True
 ) -> torch.optim.AdamW:
-    """AdamW that decays matrices only: biases and norms, of one dimension, keep their size (GPT-3's betas).
+    """AdamW with GPT-3's betas that decays matrices only, not biases and norms, which have one dimension.
 
     fused: one kernel updates all parameters; False takes torch's loop over them.
     """
@@ -22,7 +22,7 @@ def make_adamw(
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """The same for all parameters, from the next step on."""
+    """Set the learning rate of all parameters, from the next step on."""
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
 
