@@ -1,4 +1,4 @@
-"""The loop that all trainers share: go on from a checkpoint, report, save, validate, stop.
+"""The loop that all trainers share: resume from a checkpoint, report, save, validate, stop.
 
     loop = TrainingLoop(run_directory, config, state)
     if not loop.begin(checkpoint, settings):
@@ -36,11 +36,11 @@ from ddp_course.training.progress import Progress
 from ddp_course.training.settings import RunSettings
 from ddp_course.training.stop_request import StopRequest
 
-LONGEST_SILENCE = 2.0  # seconds of a step after which the ranks ask each other whether one has to stop
+LONGEST_SILENCE = 2.0  # seconds within a step, after which the ranks ask each other whether one has to stop
 
 
 class State(Protocol):
-    """All that a checkpoint holds: `TrainingState`, or `DistributedState`."""
+    """Saves and restores all that a checkpoint holds: a `TrainingState` or a `DistributedState`."""
 
     def save(self, world: World, run_dir: Path, step: int, config: Mapping[str, object], keep: int) -> None: ...
 
@@ -48,7 +48,7 @@ class State(Protocol):
 
 
 class TrainingLoop:
-    """Counts the optimizer steps of a run in `step`; `progress` holds its numbers once `steps` has begun."""
+    """A run's loop. step: the optimizer steps done so far. progress: the reported numbers, once `steps` has begun."""
 
     progress: Progress
     _stop_request: StopRequest
@@ -59,7 +59,7 @@ class TrainingLoop:
         self._config, self._state = config, state
         self._settings: dict[str, object] = {}
         self._previous_step, self._stopping = 0, False
-        self.abandoned = False  # the current step, which a stop request has cut off
+        self.abandoned = False  # whether a stop request has ended the current step before its last micro-batch
         self._micro_steps, self._ask_every = 0, 1
 
     def begin(
@@ -70,7 +70,7 @@ class TrainingLoop:
     ) -> bool:
         """Restore the checkpoint, if there is one, and write config.json. False if no step is left to do.
 
-        settings: added to the flags. checkpoint_settings: added to these in checkpoints, and not in config.json.
+        settings: added to the config in config.json and in checkpoints. checkpoint_settings: added in checkpoints only.
         """
         if checkpoint:
             self.step = self._state.restore(self._world, checkpoint)
@@ -86,7 +86,7 @@ class TrainingLoop:
     def steps(
         self, *, unit: str, per_step: int, shown: Sequence[str] = ("loss",), peak: float | None = None
     ) -> Iterator[int]:
-        """The numbers of the steps to do, counted from 0, to the last one or until a rank was asked to stop.
+        """Yield the number of each step to do, counted from 0, to the last one or until a rank was asked to stop.
 
         The arguments are those of `Progress`.
         """
@@ -118,10 +118,10 @@ class TrainingLoop:
         return sums
 
     def abandons_step(self) -> bool:
-        """Whether a rank has to stop before this step is complete. It is then saved as it was before the step.
+        """Whether a rank has to stop before this step is complete. If so, saves the state before the step.
 
         Called before each micro-batch but the first; asks the ranks about every LONGEST_SILENCE seconds, and not at
-        all in a shorter step. The random states go back to where the step began: the resumed run does it again.
+        all in a shorter step. The random states are put back to the start of the step, which the resumed run repeats.
         """
         self._micro_steps += 1
         if self._micro_steps % self._ask_every == 0:
@@ -133,23 +133,24 @@ class TrainingLoop:
         return self.abandoned
 
     def passes(self, every: int, step: int | None = None) -> bool:
-        """Whether the current step, or those up to the end of `step`, include a multiple of `every`; 0: never.
+        """Whether a multiple of `every` is among the steps of this iteration, up to `step`; 0: never.
 
-        For what has to come before `report`: a step that turns out wrong is not reported.
+        step: the number of the last one, if an iteration takes several; None if it takes one.
+        For a check that has to come before `report`, so that a step that fails it is not reported.
         """
         step = self.step + 1 if step is None else step
         return every > 0 and step // every > self._previous_step // every
 
     def report(self, own_loss: float | Tensor, *, loss: float, step: int | None = None, **numbers: float) -> None:
-        """Count the step as done, and log its numbers as `Progress.step` does. step: where several are done at once."""
+        """Count the step as done, and log its numbers as `Progress.step`. step: the last one, if several are done."""
         self.step = self.step + 1 if step is None else step
         self.progress.step(self.step, own_loss, loss=loss, **numbers)
 
     def save_and_validate(self, validate: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """Save and validate if the settings say so, always after the last step. Returns what was validated, or {}."""
+        """Save and validate if the settings say so, always after the last step. Returns validation's numbers or {}."""
         numbers: dict[str, float] = {}
         with self.progress.paused():
-            # Saved first: whoever asked the run to stop may kill it before a validation is over.
+            # Save first: a scheduler that has sent SIGTERM may send SIGKILL before a validation is over.
             if self._stopping or self._is_due(self._config.checkpoint_every):
                 self.save()
             if self._is_due(self._config.validate_every):
@@ -168,7 +169,7 @@ class TrainingLoop:
         return self._stopping and self.step < self._config.steps
 
     def leave(self) -> int:
-        """Say why the run has stopped, and how it goes on; returns the exit code."""
+        """Print why the run has stopped and how to resume it; returns the exit code."""
         return self._stop_request.leave(self.step, self._run_directory.path)
 
     def _is_due(self, every: int) -> bool:

@@ -38,7 +38,7 @@ Timeout = Annotated[float, between(0.1, 2_000_000)]  # seconds; the sockets coun
 
 @dataclass(frozen=True)
 class RunSettings:
-    """A trainer's settings start from these. It gives defaults of its own and adds what only it has."""
+    """The base of each trainer's settings, which changes defaults and adds its own fields."""
 
     preset: str = "laptop"
     """A named set of values; every other flag changes it. tiny: seconds. laptop: minutes. gpus: a machine of eight."""
@@ -91,7 +91,7 @@ class RunSettings:
     def __post_init__(self) -> None:
         """Raises ValueError for a value out of range. A subclass calls this before it looks at its own."""
         check_bounds(self)
-        for tracker in ("tensorboard", "wandb"):  # each is the name of its package, and never a silent nothing
+        for tracker in ("tensorboard", "wandb"):  # the names of their packages as well
             if getattr(self, tracker) and importlib.util.find_spec(tracker) is None:
                 raise ValueError(f"--{tracker} needs a package that is not installed: pip install {tracker}")
 
@@ -102,7 +102,7 @@ class RunSettings:
 
 
 def check_bounds(config: object) -> None:
-    """Raise ValueError, with the flag and what would be right, unless each number of `config` is within its bounds.
+    """Raise ValueError, with the flag and its bound, unless each number of `config` is within its bounds.
 
     None stands for "no limit" and is within all; nan is within none.
     """
@@ -114,7 +114,7 @@ def check_bounds(config: object) -> None:
 
 
 def bounds(hint: object) -> list[Bound]:
-    """The bounds that a type is annotated with, or a member of a union."""
+    """The bounds in the annotations of a type, or of the members of a union."""
     return [bound for kind in (hint, *get_args(hint)) for bound in getattr(kind, "__metadata__", ())]
 
 

@@ -1,4 +1,4 @@
-"""Asked to stop: by a signal, by the clock, or by a launcher or a reader of its output that is gone."""
+"""Reasons to stop a run: a signal, its time budget, or a launcher or a reader of its output that is gone."""
 
 import signal
 import sys
@@ -16,10 +16,10 @@ TIME_IS_UP = "the time budget is spent"
 
 
 class StopRequest:
-    """Turns SIGTERM and SIGINT into a question that the training loop asks in every step, in a long one again.
+    """Turns SIGTERM and SIGINT into a flag that the training loop reads in every step, several times in a long one.
 
     A handler that saved or exited by itself would leave the other ranks in the middle of a collective. So the
-    handler notes the request; the loop sums `asked()` over the ranks, and all of them leave at the same place.
+    handler notes the request; the loop sums `asked()` over the ranks, and all of them stop at the same step.
     """
 
     def __init__(self, world: World, config: RunSettings) -> None:

@@ -1,4 +1,4 @@
-"""Where a run's metrics go besides metrics.jsonl, if asked: TensorBoard, Weights & Biases. Both are optional extras."""
+"""Send a run's metrics to TensorBoard or Weights & Biases, besides metrics.jsonl. Both packages are optional."""
 
 import os
 import uuid
@@ -11,21 +11,21 @@ from ddp_course.training.settings import RunSettings
 
 
 class Tracker(Protocol):
-    """Lives on rank 0 alone."""
+    """A receiver of metrics, on rank 0 only."""
 
     def write(self, step: int, numbers: dict[str, float]) -> None:
-        """Take the numbers of update `step`. They are on the disk, or on their way, when this returns."""
+        """Write the numbers of step `step`. They are in a file, or queued to be sent, when this returns."""
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the numbers that are still queued."""
 
 
 def trackers_of(run: RunDirectory, config: RunSettings) -> list[Tracker]:
-    """Those that `config` asks for; none on ranks other than 0."""
+    """The trackers that are on in `config`; none on ranks other than 0."""
     if not run.world.is_main:
         return []
-    asked = (TensorBoard, config.tensorboard), (WeightsAndBiases, config.wandb)
-    return [tracker(run, config) for tracker, wanted in asked if wanted]
+    trackers = (TensorBoard, config.tensorboard), (WeightsAndBiases, config.wandb)
+    return [tracker(run, config) for tracker, is_on in trackers if is_on]
 
 
 class TensorBoard:
@@ -49,21 +49,21 @@ class WeightsAndBiases:
     """A run in the project ddp-course, or WANDB_PROJECT, under the name of the run directory.
 
     wandb reads its own variables: WANDB_MODE=offline writes RUN_DIR/wandb, to be sent later by `wandb sync`, and needs
-    neither a network nor an account. A run that goes on after a stop goes on there too.
+    neither a network nor an account. A resumed run continues there.
     """
 
     def __init__(self, run: RunDirectory, config: RunSettings) -> None:
         import wandb
 
-        own_id = run.path / "wandb-id"
-        if not own_id.exists():
-            own_id.write_text(uuid.uuid4().hex[:12])
+        id_file = run.path / "wandb-id"
+        if not id_file.exists():
+            id_file.write_text(uuid.uuid4().hex[:12])
         project = os.environ.get("WANDB_PROJECT", "ddp-course")
         try:
             self._run = wandb.init(
                 project=project,
                 name=run.path.name,
-                id=own_id.read_text(),
+                id=id_file.read_text(),
                 resume="allow",
                 dir=run.path,
                 config=asdict(config),
