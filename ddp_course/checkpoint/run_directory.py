@@ -30,8 +30,8 @@ SAMPLES = "samples.txt"
 class RunDirectory:
     """`config.json`, `metrics.jsonl` (one object per line), `samples.txt`, `checkpoints/` and `latest`.
 
-    Every rank knows the path; only rank 0 writes, and its `log` does nothing on the others. A write that fails,
-    because the disk is full, raises InputError. `resumed_settings`: those of the run that goes on, {} at a new one.
+    Only rank 0 writes: `log` and `add_sample` do nothing on the others. A failed write, such as to a full disk, raises
+    InputError. resumed_settings: those of the run that is resumed, {} for a new one.
     """
 
     path: Path
@@ -42,8 +42,8 @@ class RunDirectory:
     def begin(self, step: int, config: dict) -> dict:
         """Write the settings; drop the metrics of steps after `step`, which a resumed run logs again (collective).
 
-        Checkpoints of later steps are set aside: they belong to a run that has been given up. So are
-        metrics that cannot be read. Returns the settings as written: with the script, and the job if it can restart.
+        Checkpoints of later steps are set aside: they belong to a run that is not continued. So are metrics that cannot
+        be read. Returns the settings as written: with the script, and under torchrun the job.
         """
         settings = dict(config) | {"script": self.script}
         if job := _job():
@@ -52,7 +52,7 @@ class RunDirectory:
 
     def _begin(self, step: int, settings: dict) -> dict:
         with _reporting_write_errors(self.path):
-            run_files.contents_of(self.path)  # again: others may have written there while the data was prepared
+            run_files.contents_of(self.path)  # again: another program may have written there meanwhile
             checkpoint.set_aside_later_than(self.path, step)
             with replacing(self.path / CONFIG) as file:
                 file.write(json.dumps(settings, indent=2) + "\n")
@@ -62,10 +62,7 @@ class RunDirectory:
         return settings
 
     def log(self, record: dict) -> None:
-        """Append one record to the metrics. It is on its way to the disk when this returns.
-
-        JSON knows neither NaN nor infinity: both become null.
-        """
+        """Append one record to the metrics, and close the file. NaN and infinity, which JSON lacks, become null."""
         finite = {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in record.items()}
         self._append(METRICS, json.dumps(finite, allow_nan=False) + "\n")
 
@@ -92,9 +89,8 @@ def open_run(world: World, requested: str, resume: str, kind: str) -> tuple[RunD
     `requested`: the folder, or "" for `runs/<kind>-<date>-<time>`. `resume`: "no", "auto" (the newest valid
     checkpoint of the requested folder, or a fresh start if it has none) or the path of a checkpoint. An attempt that
     torchrun restarted goes on with the run that the attempt before it began, whatever `resume` says.
-    Rank 0 decides for all ranks. Raises InputError on all of them, above all rather than write into a folder
-    that holds a run already, or files of somebody else, or in which another job is writing. The folder is held until
-    the RunDirectory is gone.
+    Rank 0 decides for all ranks. Raises InputError on all of them, among others for a folder that holds a run already,
+    or other files, or into which another job is writing. The folder is locked until the RunDirectory is freed.
     """
     locks: list[int] = []
     path, resume_from, resumed_settings = from_rank_0(world, lambda: _decide(requested, resume, kind, locks))
@@ -115,9 +111,9 @@ def _decide(requested: str, resume: str, kind: str, locks: list[int]) -> tuple[s
     home = source.absolute().parent.parent if source else None  # the run that the checkpoint belongs to
     if source and not requested and not run_files.is_run(home):
         raise InputError(f"{source} does not lie in a run's folder checkpoints/; give --run-dir, a folder to write to")
-    path = Path(requested) if requested else home or _begun_by(job, kind) or _fresh_folder(kind)
+    path = Path(requested) if requested else home or _folder_of_job(job, kind) or _fresh_folder(kind)
     with _reporting_write_errors(f"into the run directory {path}"):
-        path.mkdir(parents=True, exist_ok=True)  # before it is judged: nowhere/.. depends on nowhere
+        path.mkdir(parents=True, exist_ok=True)  # first: a path like new/.. exists only if new does
     contents = run_files.contents_of(path)
     if contents.script not in ("", f"{kind}_ddp"):
         raise InputError(f"{path} holds a run of {contents.script}, not one of {kind}_ddp; give another folder")
@@ -125,7 +121,7 @@ def _decide(requested: str, resume: str, kind: str, locks: list[int]) -> tuple[s
     if contents.holds_steps and not restarted and resume != "auto" and (home is None or home != path.absolute()):
         raise InputError(f"{path} already holds a run; give another one, or set resume to auto to go on with it")
     _check_writable(path)
-    locks.append(_hold(path))
+    locks.append(_lock(path))
     resume_from = source
     if resume == "auto" or restarted:
         resume_from = checkpoint.newest_valid(path) or source
@@ -144,8 +140,8 @@ def _decide(requested: str, resume: str, kind: str, locks: list[int]) -> tuple[s
 def _job() -> str | None:
     """A name that the attempts of one torchrun job share, and no other job has; None without torchrun.
 
-    The same run id can be given to many jobs, and a container can repeat process numbers: what tells two jobs apart is
-    the process that starts, and starts again, the ranks of this machine.
+    Jobs can have the same run id, and processes in two containers the same number. So the name has the start time of
+    the torchrun process too, which starts the ranks of this machine in every attempt.
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
@@ -153,14 +149,14 @@ def _job() -> str | None:
     return f"{os.environ['TORCHELASTIC_RUN_ID']} on {socket.gethostname()}, {agent.pid} of {agent.create_time():.0f}"
 
 
-def _begun_by(job: str | None, kind: str) -> Path | None:
-    """The folder that an earlier attempt of this job has named by the clock."""
+def _folder_of_job(job: str | None, kind: str) -> Path | None:
+    """The folder of runs/ that an earlier attempt of this job has made; None if there was none."""
     folders = Path("runs").glob(f"{kind}-*") if job else ()
     return next((path for path in folders if run_files.settings_of(path).get("job") == job), None)
 
 
 def _fresh_folder(kind: str) -> Path:
-    """runs/<kind>-<date>-<time>, with a number behind it if that exists: two jobs can start in the same second."""
+    """Make runs/<kind>-<date>-<time>, with a number appended if it exists: two jobs can start in the same second."""
     name = time.strftime(f"runs/{kind}-%Y%m%d-%H%M%S")
     for number in itertools.count(1):
         path = Path(name if number == 1 else f"{name}-{number}")
@@ -169,8 +165,8 @@ def _fresh_folder(kind: str) -> Path:
             return path
 
 
-def _hold(path: Path) -> int:
-    """Keep other jobs out of the folder, until the descriptor that this returns is closed: by a crash, too."""
+def _lock(path: Path) -> int:
+    """Lock the folder against other jobs, until the returned descriptor is closed, which a crash does too."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -178,12 +174,13 @@ def _hold(path: Path) -> int:
         os.close(descriptor)
         raise InputError(f"another job is writing into {path}; give another folder, or end that job first") from None
     except OSError:
-        pass  # a file system that knows no locks
+        pass  # a file system without locks
     return descriptor
 
 
 @contextlib.contextmanager
 def _reporting_write_errors(where: object) -> Iterator[None]:
+    """Turn an error of writing into an InputError that begins with "cannot write" and `where`."""
     try:
         yield
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
@@ -191,7 +188,7 @@ def _reporting_write_errors(where: object) -> Iterator[None]:
 
 
 def _check_writable(path: Path) -> None:
-    """Prove that a file can be written there before an hour is spent on it."""
+    """Raise InputError unless a file can be written into the folder, before hours of training are spent."""
     with _reporting_write_errors(f"into the run directory {path}"):
         probe = path / f".write_test.{os.getpid()}"
         probe.write_bytes(b"0" * 4096)
@@ -199,25 +196,25 @@ def _check_writable(path: Path) -> None:
 
 
 def _drop_after(path: Path, step: int) -> None:
-    """Keep the records of the steps up to `step`; a line that is no record goes to a file beside it."""
-    kept, odd = [], {}
+    """Drop the records of steps after `step`; move lines that are no records to another file of the same folder."""
+    records, other_lines = [], {}
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
-            of_step = parse(line)["step"]
-            if type(of_step) is not int:
+            record_step = parse(line)["step"]
+            if type(record_step) is not int:
                 raise TypeError
         except (ValueError, TypeError, KeyError, IndexError):
-            odd[number] = line
+            other_lines[number] = line
         else:
-            kept += [line] * (of_step <= step)
-    if odd:
+            records += [line] * (record_step <= step)
+    if other_lines:
         aside = checkpoint.free_name(path)
         with replacing(aside, "wb") as file:
-            file.writelines(line + b"\n" for line in odd.values())
+            file.writelines(line + b"\n" for line in other_lines.values())
         print(
-            f"{len(odd)} line(s) of {path} are no records of a run, the first is line {min(odd)}: "
+            f"{len(other_lines)} line(s) of {path} are no records of a run, the first is line {min(other_lines)}: "
             f"they are now in {aside}",
             flush=True,
         )
     with replacing(path, "wb") as file:
-        file.writelines(line + b"\n" for line in kept)
+        file.writelines(line + b"\n" for line in records)

@@ -1,4 +1,4 @@
-"""The files of a run directory, by which a folder that holds a run is told from any other."""
+"""The files of a run directory, and how a folder with a run is recognised by them."""
 
 import os
 from dataclasses import dataclass, field
@@ -11,12 +11,15 @@ from ddp_course.base.json_file import read_object
 CONFIG, METRICS, CHECKPOINTS, SPEEDRUN = "config.json", "metrics.jsonl", "checkpoints", "speedrun.json"
 STATE, CHECKSUM = "state.pt", "state.pt.crc32"  # in a folder step_NNNNNN of CHECKPOINTS
 # Keys that each trainer, and the speedrun, writes into its file of settings.
-OF_A_TRAINER, OF_A_SPEEDRUN = {"run_dir", "resume", "world_size"}, {"preset", "stages"}
+TRAINER_KEYS, SPEEDRUN_KEYS = {"run_dir", "resume", "world_size"}, {"preset", "stages"}
 
 
 @dataclass(frozen=True)
 class RunContents:
-    """The contents of a folder in which a run may be written. `settings`: of the run begun in it, {} if none was."""
+    """The contents of a folder into which a run may be written.
+
+    settings: those in config.json, or {}. holds_steps: whether there are checkpoints or metrics.
+    """
 
     settings: dict = field(default_factory=dict)
     holds_steps: bool = False
@@ -46,7 +49,7 @@ def contents_of(path: Path) -> RunContents:
         except InputError as error:
             if saved:
                 raise InputError(f"{error}; these were a run's settings, move it away to go on without it") from None
-    if names and not saved and not settings.keys() >= OF_A_TRAINER:
+    if names and not saved and not settings.keys() >= TRAINER_KEYS:
         raise InputError(
             f"{path} is neither empty nor a run of this course (it holds {names[0]}); give another folder to write to"
         )
@@ -57,13 +60,13 @@ def is_run(path: Path) -> bool:
     """Whether a run or a speedrun was begun in this folder."""
     return (
         has_checkpoints(path)
-        or settings_of(path).keys() >= OF_A_TRAINER
-        or settings_of(path, SPEEDRUN).keys() >= OF_A_SPEEDRUN
+        or settings_of(path).keys() >= TRAINER_KEYS
+        or settings_of(path, SPEEDRUN).keys() >= SPEEDRUN_KEYS
     )
 
 
 def has_checkpoints(path: Path) -> bool:
-    """Whether there is a folder of ours with a checkpoint in it, whole or not."""
+    """Whether the folder has a checkpoint, whole or not."""
     try:
         steps = os.listdir(path / CHECKPOINTS)
     except (OSError, ValueError):
@@ -73,7 +76,7 @@ def has_checkpoints(path: Path) -> bool:
 
 
 def settings_of(path: Path, name: str = CONFIG) -> dict:
-    """The settings that lie in a folder; {} if there are none, or none that can be read."""
+    """The settings in the file `name` of a folder; {} if the file is missing or cannot be read."""
     if not os.path.isfile(path / name):
         return {}
     try:
