@@ -92,7 +92,7 @@ def train(config: RewardConfig) -> int:
     settings = asdict(arithmetic) | {"backbone": backbone.name, "pairs_folder": str(folder)}
     if not loop.begin(checkpoint, settings, {"tokenizer_state": backbone.tokenizer_state}):
         return 0
-    best = from_rank_0(world, lambda: best_checkpoint.settle(run_directory.path, "val_loss"))
+    best = from_rank_0(world, lambda: best_checkpoint.name_best(run_directory.path, "val_loss"))
 
     # REWARD 2/5: DDP around the head, and around nothing else: it refuses a module without anything to train.
     ddp_head = wrap(world, head, torch.zeros(1, head.norm.normalized_shape[0]).to(head.reward.weight))
@@ -149,7 +149,7 @@ def train(config: RewardConfig) -> int:
         if validated and validated["loss"] < best:
             best = validated["loss"]
             loop.save()
-            from_rank_0(world, lambda: best_checkpoint.settle(run_directory.path, "val_loss"))
+            from_rank_0(world, lambda: best_checkpoint.name_best(run_directory.path, "val_loss"))
 
     assert_replicas_equal(world, head)
     backbone.model.assert_frozen()

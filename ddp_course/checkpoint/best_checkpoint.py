@@ -1,8 +1,7 @@
-"""The checkpoint of a run that did best on held-out data: the file `best`, beside `latest`, names it, and it is kept.
+"""The best checkpoint of a run by a validation metric: the file `best`, next to `latest`, names it, and it is kept.
 
-Training goes on past the best step, so the newest checkpoint may be a worse one. Which is the best follows from the
-metrics and from the checkpoints that are there: nothing has to be remembered, so a run that was stopped or killed and
-goes on chooses as one that was not.
+Training goes on past the best step, so the newest checkpoint may be a worse one. The best one is computed from the
+metrics and the checkpoints on the disk, with no state in memory, so a resumed run chooses as one that was not stopped.
 """
 
 import math
@@ -13,31 +12,31 @@ from ddp_course.checkpoint import checkpoint, checksums
 from ddp_course.checkpoint.run_files import CHECKPOINTS, METRICS
 
 
-def settle(run_dir: Path, key: str) -> float:
-    """Let `best` name the checkpoint whose step has the lowest `key` in the metrics; of equals, the earliest.
+def name_best(run_dir: Path, key: str) -> float:
+    """Let the file `best` name the checkpoint whose step has the lowest `key` in the metrics; of equals, the earliest.
 
-    Call it on one rank, once the run's folder has been begun. Returns that value; inf if no whole checkpoint has one.
+    Call it on one rank, after `RunDirectory.begin`. Returns the lowest value; inf if no whole checkpoint has one.
     """
-    values = values_of(run_dir, key)
+    values = metric_by_step(run_dir, key)
     steps = [path for path in checksums.newest_first(run_dir / CHECKPOINTS) if checksums.step_of(path) in values]
     whole = [path for path in reversed(steps) if checkpoint.problem(path) is None]
     if not whole:
         return math.inf
     best = min(whole, key=lambda path: values[checksums.step_of(path)])
-    checkpoint.name_as(run_dir, checkpoint.BEST, best)
+    checkpoint.write_name(run_dir, checkpoint.BEST, best)
     return values[checksums.step_of(best)]
 
 
-def values_of(run_dir: Path, key: str) -> dict[int, float]:
-    """Step -> value of the records of a run's metrics that have a number there."""
+def metric_by_step(run_dir: Path, key: str) -> dict[int, float]:
+    """{step: value of `key`} of a run's metrics, without the records that have no number there."""
     metrics = run_dir / METRICS
     records = map(parse, metrics.read_bytes().splitlines()) if metrics.exists() else ()
     return {record["step"]: record[key] for record in records if isinstance(record.get(key), float | int)}
 
 
 def best_valid(run_dir: Path) -> Path | None:
-    """The checkpoint that `best` names, if it is whole; says what is wrong with one that is not."""
-    best = checkpoint.named(run_dir, checkpoint.BEST)
+    """The checkpoint that the file `best` names; None, after printing the reason, if it is not whole."""
+    best = checkpoint.read_name(run_dir, checkpoint.BEST)
     if best and (damage := checkpoint.problem(best)):
         print(f"passing over {best}, the best: {damage}", flush=True)
         return None

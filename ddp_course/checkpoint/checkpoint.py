@@ -1,9 +1,9 @@
-"""Checkpoints that are whole or absent, prove it, and hold everything a run needs to go on as if never stopped.
+"""Write and read checkpoints that are whole or absent, with checksums, and the random states of a run.
 
-A checkpoint is a folder `step_NNNNNN` with `state.pt` and its CRC-32, and that of files elsewhere that belong to it. It
-is written under a temporary name, flushed to the disk, and renamed: a crash at any byte leaves the previous checkpoint
-as the newest valid one.
-CRC-32 and not a cryptographic hash: it has to find damage, not forgery, and costs a fraction of the time.
+A checkpoint is a folder `step_NNNNNN` with `state.pt` and a list of checksums: of `state.pt`, and of files in other
+folders that belong to it. It is written under a temporary name, flushed to the disk, and renamed: a crash at any byte
+leaves the previous checkpoint as the newest valid one.
+The checksum is CRC-32, not a cryptographic hash: it has to find damage, not forgery, and costs a fraction of the time.
 Every function here runs on one rank; the caller tells the others (see `sync.from_rank_0`).
 """
 
@@ -28,23 +28,23 @@ from ddp_course.checkpoint.run_files import CHECKPOINTS, CHECKSUM, STATE
 from ddp_course.distributed.process_group import World
 
 LATEST = "latest"
-BEST = "best"  # for a run that judges its checkpoints, see `best_checkpoint`
-TENSORS = "tensors"  # a folder beside checkpoints/, see distributed_state
+BEST = "best"  # see `best_checkpoint`
+TENSORS = "tensors"  # a folder next to checkpoints/, see `distributed_state`
 
 
 def save(run_dir: Path, step: int, state: dict, keep: int = 0, companion: Path | None = None) -> Path:
     """Write `state` (tensors, numbers, strings, lists, dicts) as `run_dir/checkpoints/step_NNNNNN`.
 
-    With `keep` > 0 only that many newest checkpoints stay, and the one that `best` names. A valid checkpoint of the
-    same step is left alone.
-    companion: a list of checksums (see `checksums`) of files elsewhere that belong to the checkpoint, which is whole
-    only as long as they are.
-    Raises InputError when the disk is full or the folder cannot be written; nothing half-written remains.
+    keep: the number of newest checkpoints that stay, besides the one that the file `best` names; 0 keeps all.
+    companion: a list of checksums (see `checksums`) of files in other folders that belong to the checkpoint, which is
+    whole only as long as they are.
+    Returns the checkpoint's path. A valid checkpoint of the same step is not written again. Raises InputError when the
+    disk is full or the folder cannot be written; nothing half-written remains.
     """
     folder = run_dir / CHECKPOINTS
     final = folder / f"step_{step:06d}"
     if final.exists() and problem(final) is None:
-        name_as(run_dir, LATEST, final)  # a kill may have come between the two
+        write_name(run_dir, LATEST, final)  # a kill may have come between rename and this
         return final
     temporary = folder / f".step_{step:06d}.{os.getpid()}.tmp"
     try:
@@ -63,10 +63,10 @@ def save(run_dir: Path, step: int, state: dict, keep: int = 0, companion: Path |
         shutil.rmtree(final, ignore_errors=True)  # only ever a damaged one: a valid one returned above
         os.rename(temporary, final)
         flush_folder_to_disk(folder)
-        name_as(run_dir, LATEST, final)
+        write_name(run_dir, LATEST, final)
         abandoned = folder.glob(".step_*.tmp")  # by saves that were killed
         superseded = checksums.newest_first(folder)[keep:] if keep > 0 else []
-        best = named(run_dir, BEST)
+        best = read_name(run_dir, BEST)
         for old in (*abandoned, *superseded):
             if old != best:
                 shutil.rmtree(old)
@@ -78,7 +78,9 @@ def save(run_dir: Path, step: int, state: dict, keep: int = 0, companion: Path |
 
 
 def load(checkpoint: Path, action: str = "resume from") -> dict:
-    """Read a checkpoint onto the CPU. Raises InputError if it is missing, damaged or not one of ours.
+    """Read a checkpoint onto the CPU. Raises InputError if it is missing, damaged, or no dict of tensors and numbers.
+
+    Does not verify the files in other folders.
 
     action: what the error message says cannot be done with the checkpoint.
     """
@@ -87,9 +89,11 @@ def load(checkpoint: Path, action: str = "resume from") -> dict:
         raise InputError(f"cannot {action} {checkpoint}: {damage}")
     try:
         state = torch.load(checkpoint / STATE, map_location="cpu", weights_only=True)
-    except Exception as error:  # the checksum is right, so somebody else wrote this: torch's reader can raise anything
-        more = isinstance(error, pickle.UnpicklingError)
-        damage = "holds more than tensors, numbers, strings, lists and dicts" if more else "is no file of torch.save"
+    except Exception as error:  # the checksum is right: another program wrote this, and torch can raise anything
+        if isinstance(error, pickle.UnpicklingError):
+            damage = "holds more than tensors, numbers, strings, lists and dicts"
+        else:
+            damage = "is no file of torch.save"
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise InputError(f"cannot {action} {checkpoint}: {STATE} {damage} ({reason[0]})") from None
     if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
@@ -100,10 +104,10 @@ def load(checkpoint: Path, action: str = "resume from") -> dict:
 
 
 @contextmanager
-def contents_of(checkpoint: Path, script: str, action: str = "resume from") -> Iterator[None]:
-    """Around what is done with a checkpoint's contents: their structure may be another than `script` gives them.
+def content_errors(checkpoint: Path, script: str, action: str = "resume from") -> Iterator[None]:
+    """Turn any exception of the block, which uses a checkpoint's contents, into an InputError.
 
-    Raises InputError instead of whatever else is raised, for parts can be given anything.
+    The contents may lack the structure that `script` gives them, and `load_state_dict` may then raise anything.
     """
     try:
         yield
@@ -114,8 +118,8 @@ def contents_of(checkpoint: Path, script: str, action: str = "resume from") -> I
         raise InputError(f"cannot {action} {checkpoint}: its contents are not those of {script} ({reason})") from error
 
 
-def script_of(state: dict) -> str:
-    """Who wrote a checkpoint, for a message; only what it says of itself."""
+def description(state: dict) -> str:
+    """A checkpoint in words, for a message: the script that it names, or else its keys."""
     config = state.get("config")
     script = config.get("script") if isinstance(config, dict) else None
     return f"one of {script}" if isinstance(script, str) else f"one with {', '.join(sorted(state)[:8]) or 'nothing'}"
@@ -124,7 +128,7 @@ def script_of(state: dict) -> str:
 def problem(checkpoint: Path, companion: bool = True) -> str | None:
     """Why `checkpoint` cannot be used, in a few words; None if it is whole.
 
-    companion: verify the files elsewhere that belong to it as well, which every rank would read in full.
+    companion: whether to verify the files in other folders that belong to it, each of which is read in full.
     """
     if not os.path.isdir(checkpoint):
         return "there is no such checkpoint folder"
@@ -134,19 +138,19 @@ def problem(checkpoint: Path, companion: bool = True) -> str | None:
 def newest_valid(run_dir: Path, say: Callable[[str], None] = print) -> Path | None:
     """The newest whole checkpoint of a run; None if the run has none at all.
 
-    Says which damaged ones it passed over. Raises InputError if there are checkpoints but none is whole:
-    starting afresh would then overwrite a run without a word.
+    say: called with a line for each damaged one that is passed over. Raises InputError if there are checkpoints but
+    none is whole: a fresh start would then overwrite the run silently.
     """
     return checksums.newest_whole(run_dir / CHECKPOINTS, problem, say)
 
 
-def name_as(run_dir: Path, title: str, checkpoint: Path) -> None:
-    """Let the file `latest` or `best` of a run name this one of its checkpoints.
+def write_name(run_dir: Path, title: str, checkpoint: Path) -> None:
+    """Let the file `title` of a run, `latest` or `best`, name this one of its checkpoints.
 
-    A file that names no checkpoint is renamed first, and a line says so.
+    A file of other content is renamed first, and a line printed.
     """
     file = run_dir / title
-    if named(run_dir, title) == checkpoint:
+    if read_name(run_dir, title) == checkpoint:
         return
     if os.path.lexists(file) and not re.fullmatch(rb"(step_\d+)?\s*", _content(file)):
         aside = free_name(file)
@@ -156,8 +160,8 @@ def name_as(run_dir: Path, title: str, checkpoint: Path) -> None:
         opened.write(checkpoint.name.encode() + b"\n")
 
 
-def named(run_dir: Path, title: str) -> Path | None:
-    """The checkpoint that the file `latest` or `best` of a run names, there or not; None if it names none."""
+def read_name(run_dir: Path, title: str) -> Path | None:
+    """The checkpoint that the file `title` of a run names, even if that does not exist; None if it names none."""
     match = re.fullmatch(rb"(step_\d+)\n", _content(run_dir / title))
     return run_dir / CHECKPOINTS / match[1].decode() if match else None
 
@@ -168,7 +172,7 @@ def _content(file: Path) -> bytes:
 
 
 def free_name(path: Path) -> Path:
-    """Where something can be set aside, next to where it lies."""
+    """A path in the same folder that does not exist yet: set_aside_NAME, if necessary with a number."""
     aside = path.with_name(f"set_aside_{path.name}")
     number = 0
     while os.path.lexists(aside):
@@ -178,9 +182,9 @@ def free_name(path: Path) -> Path:
 
 
 def set_aside_later_than(run_dir: Path, step: int) -> None:
-    """Rename the checkpoints after `step`, and their tensors: a run that goes on from there will never have made them.
+    """Rename the checkpoints after `step`, and their tensors: they do not belong to a run that resumes from `step`.
 
-    Left in place they would be found as the newest, and counted among those to keep. Nothing is deleted.
+    Under their names they would be found as the newest, and counted among those to keep. Nothing is deleted.
     """
     for path in checksums.newest_first(run_dir / CHECKPOINTS):
         if checksums.step_of(path) > step:
@@ -205,7 +209,7 @@ def random_state(device: torch.device) -> dict:
 
 
 def gather_random_states(world: World) -> list[dict]:
-    """The random-number states of every rank, in order of rank (collective: call it on all ranks)."""
+    """The random-number states of every rank, in order of rank (collective)."""
     states: list[dict] = [{} for _ in range(world.size)]
     dist.all_gather_object(states, random_state(world.device))
     return states
@@ -216,7 +220,7 @@ def restore_random_state(state: dict, device: torch.device) -> None:
     torch.set_rng_state(state["torch"])
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
-    if "numpy" in state:  # not in checkpoints from before it was seeded
+    if "numpy" in state:  # not in checkpoints from before NumPy was seeded
         words, *numpy = state["numpy"]
         np.random.set_state(("MT19937", words.numpy().astype(np.uint32), *numpy))
     if "cuda" in state and device.type == "cuda":
@@ -224,7 +228,7 @@ def restore_random_state(state: dict, device: torch.device) -> None:
 
 
 class _CheckedWriter:
-    """A file that computes the checksum of what passes through it, so that nothing is read twice."""
+    """Writes to a file and computes the checksum of what it writes, so that the file need not be read again."""
 
     def __init__(self, file) -> None:
         self._file = file
@@ -245,7 +249,7 @@ class _CheckedWriter:
 
 @contextmanager
 def _no_checksums_inside() -> Iterator[None]:
-    """torch.save computes a CRC-32 of every tensor; ours is of the whole file, and one of them is enough."""
+    """Keep torch.save from computing a CRC-32 of every tensor: that of the whole file is enough."""
     previous = torch.serialization.get_crc32_options()
     torch.serialization.set_crc32_options(False)
     try:

@@ -130,7 +130,7 @@ def _decide(requested: str, resume: str, kind: str, locks: list[int]) -> tuple[s
             flush=True,
         )
         if resume_from and resume_from != source:
-            checkpoint.name_as(path, checkpoint.LATEST, resume_from)
+            checkpoint.write_name(path, checkpoint.LATEST, resume_from)
     elif resume_from:
         print(f"resuming from {resume_from}", flush=True)
     resumed_settings = run_files.settings_of(resume_from.absolute().parent.parent) if resume_from else {}

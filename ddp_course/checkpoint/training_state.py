@@ -26,8 +26,8 @@ class Part(Protocol):
 class TrainingState:
     """The changing parts of a run, by name: the bare model (not its DDP wrapper), the optimizer, the scaler...
 
-    `identity` holds the settings that make it this run and no other (sizes, seed, tokenizer): a checkpoint
-    with other values belongs to another run and is refused.
+    identity: the settings that a resumed run must not change (sizes, seed, tokenizer): a checkpoint with other values
+    is refused.
     """
 
     parts: Mapping[str, Part]
@@ -46,7 +46,7 @@ class TrainingState:
         if a weight is not finite.
 
         companion: the checksums of other files that belong to the checkpoint, as in `checkpoint.save`.
-        The step is the data cursor as well: the windows of a step are a function of the seed and the step.
+        The step is the position in the data as well: the batch of a step is a function of the seed and the step.
         """
         assert_finite_weights(world, self.parts, step)
         state = {
@@ -68,16 +68,16 @@ class TrainingState:
         state = checkpoint.load(path)
         missing = {"step", "identity", "random_states", *self.parts} - state.keys()
         if missing:
-            wanted = ", ".join(self.parts) or "tensors beside it"
+            parts = ", ".join(self.parts) or "tensors in another folder"
             raise InputError(
-                f"cannot resume from {path}: expected a checkpoint with {wanted}, found {checkpoint.script_of(state)} "
+                f"cannot resume from {path}: expected a checkpoint with {parts}, found {checkpoint.description(state)} "
                 f"(no {min(missing)!r})"
             )
-        with checkpoint.contents_of(path, "this script"):
-            for name, ours in self.identity.items():
-                theirs = state["identity"].get(name, "nothing")
-                if theirs != ours:
-                    raise InputError(f"cannot resume from {path}: it has {name} {theirs}, this run has {ours}")
+        with checkpoint.content_errors(path, "this script"):
+            for name, value in self.identity.items():
+                saved_value = state["identity"].get(name, "nothing")
+                if saved_value != value:
+                    raise InputError(f"cannot resume from {path}: it has {name} {saved_value}, this run has {value}")
             for name, part in self.parts.items():
                 with keep_settings(part):
                     part.load_state_dict(state[name])
@@ -94,7 +94,8 @@ class TrainingState:
 def assert_finite_weights(world: World, modules: Mapping[str, object], step: int) -> None:
     """Raise InputError on every rank if a weight of one of the modules is not finite on any rank (collective).
 
-    Called before a checkpoint is written: one of NaN would push out a good one. Other objects are skipped.
+    Called before a checkpoint is written, because one of NaN would replace a good one. Objects that are no modules are
+    skipped.
     """
     broken = [
         f"{name}.{tensor_name}"
@@ -116,8 +117,8 @@ def assert_finite_weights(world: World, modules: Mapping[str, object], step: int
 def keep_settings(part: object) -> Iterator[None]:
     """Keep an optimizer's learning rate, decay and the like as they are while its state is loaded.
 
-    `load_state_dict` would bring back the settings of the checkpoint: a flag that was changed for the resumed run
-    would be recorded and have no effect. Parts that are no optimizer have no settings, and nothing happens.
+    `load_state_dict` would restore the settings of the checkpoint, so a flag that was changed for the resumed run would
+    have no effect. Does nothing for a part that is no optimizer.
     """
     settings = [{k: v for k, v in group.items() if k != "params"} for group in getattr(part, "param_groups", [])]
     yield

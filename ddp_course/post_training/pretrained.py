@@ -28,12 +28,12 @@ def load_pretrained(path: str | Path) -> Pretrained:
     if os.path.isdir(path / "checkpoints"):
         path = checkpoint.newest_valid(path) or path
     state = checkpoint.load(path, "read a model from")
-    with checkpoint.contents_of(path, "minigpt_ddp", "read a model from"):
+    with checkpoint.content_errors(path, "minigpt_ddp", "read a model from"):
         config = state.get("config", {})
         missing = {"layers", "heads", "width", "context", "tokenizer_state"} - config.keys()
         if missing or "model" not in state:
             raise InputError(
-                f"{path} is not a checkpoint of minigpt_ddp or grpo_ddp but {checkpoint.script_of(state)}: it has no "
+                f"{path} is not a checkpoint of minigpt_ddp or grpo_ddp but {checkpoint.description(state)}: it has no "
                 f"{min(missing, default='model')!r}"
             )
         chosen = tokenizer.from_state(config["tokenizer_state"])

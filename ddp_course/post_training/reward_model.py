@@ -101,7 +101,7 @@ def load_reward_model(path: str | Path, device: torch.device | str = "cpu", back
     if os.path.isdir(path / "checkpoints"):
         path = best_valid(path) or checkpoint.newest_valid(path) or path
     state = checkpoint.load(path, "read a reward model from")
-    with checkpoint.contents_of(path, "reward_ddp", "read a reward model from"):
+    with checkpoint.content_errors(path, "reward_ddp", "read a reward model from"):
         return _from_state(path, state, backbone).requires_grad_(False).eval().to(device)
 
 
@@ -110,7 +110,7 @@ def _from_state(path: Path, state: dict, backbone: str) -> RewardModel:
     missing = {"backbone", "head_width", "max_tokens", "micro_batch_size"} - config.keys()
     if missing or "head" not in state:
         raise InputError(
-            f"{path} is not a checkpoint of reward_ddp but {checkpoint.script_of(state)}: it has no "
+            f"{path} is not a checkpoint of reward_ddp but {checkpoint.description(state)}: it has no "
             f"{min(missing, default='head')!r}"
         )
     base = load_backbone(backbone or config["backbone"])
