@@ -1,7 +1,7 @@
-"""Lists of checksums: which files make a checkpoint, and whether each is still what was written.
+"""Lists of checksums: which files make a checkpoint, and whether each still has the content that was written.
 
-A line holds a CRC-32 and a path from the folder of the list. A list that is named in another one counts with all its
-files, so that a checkpoint can have parts that lie elsewhere.
+A line holds a CRC-32 and a path from the folder of the list. If a list names another list, the files of that one are
+verified too, so a checkpoint can have files in other folders.
 """
 
 import os
@@ -16,6 +16,7 @@ SUFFIX = ".crc32"  # of a list
 
 
 def line(checksum: int, name: str) -> str:
+    """The line of a list for the file `name`."""
     return f"{checksum:08x}  {name}\n"
 
 
@@ -31,8 +32,8 @@ def of_file(path: Path) -> int:
 def problem(path: Path, last: str, elsewhere: bool = True) -> str | None:
     """Verify the files of the checksum list at `path`; returns the damage in a few words, or None.
 
-    last: the file that its last line has to name, so that a list that was cut short is found. elsewhere=False leaves
-    out what lies in other folders.
+    last: the file that its last line has to name, so that a truncated list is found; "" for any. elsewhere: whether to
+    verify files in other folders.
     """
     named = None
     try:
@@ -72,13 +73,14 @@ def newest_first(folder: Path) -> list[Path]:
 
 
 def step_of(path: Path) -> int:
+    """The step of a folder step_N."""
     return int(path.name.removeprefix("step_"))
 
 
 def newest_whole(folder: Path, problem: Callable[[Path], str | None], say: Callable[[str], None]) -> Path | None:
-    """The highest step in `folder` with which `problem` finds nothing wrong; None if there is none at all.
+    """The folder step_N in `folder` with the highest step and without a `problem`; None if there are no such folders.
 
-    Says which it passed over, and why. Raises InputError if there are some but none is whole.
+    say: called with a line for each that is passed over. Raises InputError if there are some but none is whole.
     """
     steps = newest_first(folder)
     for path in steps:

@@ -1,4 +1,4 @@
-"""Checkpoints that all ranks write together, each its share, and that any number of ranks can read.
+"""Checkpoints of which each rank writes its share, and that any number of ranks can read.
 
 torch.distributed.checkpoint does the work: every tensor lies in the files once, under its name in the model, with an
 index of which file holds which part. A sharded model (FSDP) is read back into other shards, a replicated one (DDP)
@@ -31,7 +31,7 @@ CHECKSUMS = f"files{checksums.SUFFIX}"
 
 
 def save(folder: Path, step: int, model: nn.Module, optimizer: Optimizer, group: dist.ProcessGroup | None = None):
-    """Write `folder`/step_NNNNNN together and return its path when it is whole (collective over `group`).
+    """Write `folder`/step_NNNNNN and return its path when it is whole (collective over `group`).
 
     A kill leaves the earlier checkpoints and a hidden folder, which the next save of the same step removes.
     """
@@ -46,19 +46,19 @@ def save_in_background(
 ) -> tuple[Future, Callable[[], Path]]:
     """Copy the state, let a thread write the copy, and return at once: a future of the write, and `finish`.
 
-    The thread's messages travel through `group`, which must be gloo and used for nothing else meanwhile: they would
-    mix with those of the training. Call `finish()` on every rank of the group, at the same step, before the next save:
+    The thread communicates through `group`, which must be gloo and used for nothing else meanwhile: training's messages
+    would mix with the thread's. Call `finish()` on every rank of the group, at the same step, before the next save:
     it waits for the write, gives the folder its final name and returns its path.
     """
     temporary, final = _begin(folder, step, group)
-    written = dcp.async_save(_state(step, model, optimizer), checkpoint_id=temporary, process_group=group)
+    future = dcp.async_save(_state(step, model, optimizer), checkpoint_id=temporary, process_group=group)
 
     def finish() -> Path:
         with _as_input_error(f"cannot write checkpoint {final}"):
-            written.result()
+            future.result()
         return _finish(temporary, final, group)
 
-    return written, finish
+    return future, finish
 
 
 def load(path: Path, model: nn.Module, optimizer: Optimizer, group: dist.ProcessGroup | None = None) -> int:
@@ -82,9 +82,10 @@ def load(path: Path, model: nn.Module, optimizer: Optimizer, group: dist.Process
 
 
 def newest(folder: Path, say: Callable[[str], None] = print) -> Path | None:
-    """The whole checkpoint with the highest step; None if there are none. Says which damaged ones it passed over.
+    """The whole checkpoint with the highest step; None if there are none.
 
-    Raises InputError if there are some but none is whole.
+    say: called with a line for each damaged one that is passed over. Raises InputError if there are some but none is
+    whole.
     """
     return checksums.newest_whole(folder, problem, say)
 
@@ -125,7 +126,7 @@ def _begin(folder: Path, step: int, group: dist.ProcessGroup | None) -> tuple[Pa
     if dist.get_rank(group) == 0:
         shutil.rmtree(temporary, ignore_errors=True)  # of a save that was killed
         temporary.mkdir(parents=True)
-    dist.barrier(group)  # nobody writes into a folder that is about to be removed
+    dist.barrier(group)  # no rank writes into a folder that is about to be removed
     return temporary, final
 
 
@@ -135,14 +136,14 @@ def _finish(temporary: Path, final: Path, group: dist.ProcessGroup | None) -> Pa
     Each rank computes the checksums of its own files, which are still in the page cache. Rank 0 does the rest.
     """
     rank = dist.get_rank(group)
-    own = {path.name: checksums.of_file(path) for path in temporary.glob(f"__{rank}_*")}
+    own_checksums = {path.name: checksums.of_file(path) for path in temporary.glob(f"__{rank}_*")}
     checksums_by_rank: list[dict] = [{} for _ in range(dist.get_world_size(group))]
-    dist.all_gather_object(checksums_by_rank, own, group=group)
+    dist.all_gather_object(checksums_by_rank, own_checksums, group=group)
     if rank == 0:
-        listed = {name: checksum for rank_checksums in checksums_by_rank for name, checksum in rank_checksums.items()}
-        listed[INDEX] = checksums.of_file(temporary / INDEX)  # last: a list cut short has no line for it
+        all_checksums = {name: crc for rank_checksums in checksums_by_rank for name, crc in rank_checksums.items()}
+        all_checksums[INDEX] = checksums.of_file(temporary / INDEX)  # last: a list cut short has no line for it
         with open(temporary / CHECKSUMS, "w") as file:
-            file.writelines(checksums.line(checksum, name) for name, checksum in listed.items())
+            file.writelines(checksums.line(crc, name) for name, crc in all_checksums.items())
             flush_to_disk(file)
         shutil.rmtree(final, ignore_errors=True)
         os.rename(temporary, final)

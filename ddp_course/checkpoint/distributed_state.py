@@ -1,7 +1,7 @@
-"""A training state whose tensors all ranks write together, and which still resumes to the bit.
+"""A training state whose tensors are written by all ranks, and which resumes bit-exactly like `TrainingState`.
 
-Step, identity, settings and random numbers, which are small, go into a plain checkpoint: whole or absent. The
-tensors go beside it, through torch.distributed.checkpoint, and first: a plain checkpoint that can be found has tensors.
+Step, identity, settings and random states are small: they are written into a plain checkpoint. The tensors are written
+before it, to another folder, by torch.distributed.checkpoint: so each plain checkpoint has its tensors.
 """
 
 import shutil
@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from ddp_course.checkpoint import distributed_checkpoint
 from ddp_course.checkpoint.checkpoint import TENSORS
+from ddp_course.checkpoint.run_files import CHECKPOINTS
 from ddp_course.checkpoint.training_state import TrainingState, assert_finite_weights, keep_settings
 from ddp_course.distributed.process_group import World
 from ddp_course.distributed.sync import from_rank_0
@@ -28,7 +29,7 @@ class DistributedState:
     identity: Mapping[str, object]
 
     def save(self, world: World, run_dir: Path, step: int, config: Mapping[str, object], keep: int) -> None:
-        """Save after `step` updates (collective). All ranks write; rank 0 alone drops what is not among `keep`."""
+        """Save after `step` optimizer steps (collective). All ranks write; rank 0 deletes old ones beyond `keep`."""
         assert_finite_weights(world, {"model": self.model}, step)
         tensors = distributed_checkpoint.save(run_dir / TENSORS, step, self.model, self.optimizer)
         companion = tensors / distributed_checkpoint.CHECKSUMS
@@ -44,7 +45,7 @@ class DistributedState:
 
 
 def _drop_tensors_without_checkpoint(run_dir: Path) -> None:
-    """The plain checkpoints have been counted, and the oldest dropped, when their own was saved."""
+    """Delete the tensors of plain checkpoints that `checkpoint.save` has deleted."""
     for tensors in (run_dir / TENSORS).glob("step_*"):
-        if not (run_dir / "checkpoints" / tensors.name).exists():
+        if not (run_dir / CHECKPOINTS / tensors.name).exists():
             shutil.rmtree(tensors)

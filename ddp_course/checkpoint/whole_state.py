@@ -18,7 +18,10 @@ AVERAGES = "exp_avg", "exp_avg_sq"  # AdamW's, laid out as the parameter
 
 
 class WholeModel:
-    """The weights under the names of the whole model. `aliases`: further names of the same tensors."""
+    """The weights in the format of the whole model's state_dict.
+
+    names: of the parameters in each group of the optimizer. aliases: {further name: name} of tied tensors.
+    """
 
     def __init__(
         self, mesh: Mesh, shards: list[ParameterShard], names: list[list[str]], aliases: dict[str, str]
@@ -44,8 +47,8 @@ class WholeModel:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        if odd := state.keys() ^ self._names:
-            raise KeyError(f"{min(odd)} is on one side only")
+        if unmatched := state.keys() ^ self._names:
+            raise KeyError(f"{min(unmatched)} is on one side only")
         for shard in self._shards:
             shard.parameter.copy_(shard.own_slice(state[shard.name]))
 
@@ -69,9 +72,9 @@ class WholeOptimizer:
             return {}
         numbers, groups = {}, []  # torch numbers the parameters, counting on from group to group
         for names, group in zip(self._groups, self._optimizer.param_groups, strict=True):
-            in_group = {name: len(numbers) + index for index, name in enumerate(names)}
-            groups.append({k: v for k, v in group.items() if k != "params"} | {"params": list(in_group.values())})
-            numbers |= in_group
+            group_numbers = {name: len(numbers) + index for index, name in enumerate(names)}
+            groups.append({k: v for k, v in group.items() if k != "params"} | {"params": list(group_numbers.values())})
+            numbers |= group_numbers
         return {"state": {number: collected[name] for name, number in numbers.items()}, "param_groups": groups}
 
     def load_state_dict(self, state: dict) -> None:
