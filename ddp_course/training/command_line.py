@@ -103,21 +103,21 @@ def parse(presets: Mapping[str, Config], arguments: list[str] | None = None) -> 
         raise InputError(str(error)) from None
 
 
-def parse_on_rank_0(presets: Mapping[str, Config], arguments: list[str] | None = None) -> Config:
+def parse_on_rank_0(presets: Mapping[str, Config]) -> Config:
     """Like `parse`, but on rank 0, which sends the config to the others: they need no file of settings (collective).
 
     An InputError of rank 0 is raised on every rank. The ranks need the device and the timeout before they can
     communicate, so each reads these two from its own command line: they cannot come from a file.
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if {"-h", "--help"} & set(arguments):
-        return parse(presets, arguments)
+    words = sys.argv[1:]
+    if {"-h", "--help"} & set(words):
+        return parse(presets)
     default = next(iter(presets.values()))
-    flags = _read((word for word in arguments if not word.startswith("@")), default)
+    flags = _read((word for word in words if not word.startswith("@")), default)
     device, seconds = flags.get("device", default.device), flags.get("timeout_seconds", default.timeout_seconds)
     is_valid = 0 < seconds < float("inf")  # if not, rank 0 raises InputError in `parse`
     world = process_group.start(seconds, device) if is_valid else process_group.start()
-    config = from_rank_0(world, lambda: parse(presets, arguments))
+    config = from_rank_0(world, lambda: parse(presets))
     if (config.device, config.timeout_seconds) != (device, seconds):
         raise InputError(
             "--device and --timeout-seconds must stand on the command line, not in a file of settings: "
