@@ -4,7 +4,8 @@ A checkpoint is a folder `step_NNNNNN` with `state.pt` and a list of checksums: 
 folders that belong to it. It is written under a temporary name, flushed to the disk, and renamed: a crash at any byte
 leaves the previous checkpoint as the newest valid one.
 The checksum is CRC-32, not a cryptographic hash: it has to find damage, not forgery, and costs a fraction of the time.
-Every function here runs on one rank; the caller tells the others (see `sync.from_rank_0`).
+Only `gather_random_states` communicates. Rank 0 saves; the caller sends the result to the other ranks with
+`sync.from_rank_0`.
 """
 
 import os

@@ -136,7 +136,7 @@ def _parser(preset: object, texts: Mapping[str, str] | None = None) -> Parser:
     parser = Parser(
         description=type(preset).__doc__,
         epilog="KEY=VALUE may stand for --KEY VALUE, and @FILE for a file with one of these per line. Give each once; "
-        "what stands on the command line wins over a file.",
+        "the command line wins over a file.",
         argument_default=argparse.SUPPRESS,
         add_help=False,
     )

@@ -64,8 +64,8 @@ class DiLoCo:
             return {}
         momentum = self.outer.state[self._global_weights].get("momentum_buffer")
         more = {"kind": type(self._inner).__name__, "others": states[1:], "outer_momentum": momentum}
-        own = states[0] if isinstance(self._inner, torch.optim.AdamW) else {"own": states[0]}
-        return own | more
+        rank_0_state = states[0] if isinstance(self._inner, torch.optim.AdamW) else {"own": states[0]}
+        return rank_0_state | more
 
     def load_state_dict(self, state: dict) -> None:
         """Load a state, after the model's weights.
@@ -73,19 +73,20 @@ class DiLoCo:
         From a checkpoint of minigpt_ddp.py all workers begin with its AdamW state, and without outer momentum. Raises
         InputError for another inner optimizer or number of workers.
         """
-        inner, others = state.get("kind", "AdamW"), state.get("others", [state] * (self._world.size - 1))
-        if inner != type(self._inner).__name__:
+        saved_inner, others = state.get("kind", "AdamW"), state.get("others", [state] * (self._world.size - 1))
+        if saved_inner != type(self._inner).__name__:
             raise InputError(
-                f"cannot resume: the checkpoint's workers used {inner}, --inner has chosen {type(self._inner).__name__}"
+                f"cannot resume: the checkpoint's workers used {saved_inner}, --inner has chosen "
+                f"{type(self._inner).__name__}"
             )
         if len(others) + 1 != self._world.size:
             raise InputError(
                 f"cannot resume: the checkpoint is of {len(others) + 1} worker(s), this run has "
                 f"{self._world.size}; each has averages of its own"
             )
-        own = [state.get("own", state), *others][self._world.rank]
+        inner_state = [state.get("own", state), *others][self._world.rank]
         with keep_settings(self._inner):
-            self._inner.load_state_dict({name: own[name] for name in ("state", "param_groups")})
+            self._inner.load_state_dict({name: inner_state[name] for name in ("state", "param_groups")})
         with torch.no_grad():
             self._global_weights.copy_(self._local_weights())
         momentum = state.get("outer_momentum")
