@@ -135,11 +135,11 @@ def test_what_is_no_checkpoint_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["a flipped bit", "a missing file", "no checksums", "checksums cut short"])
-def test_a_damaged_newest_one_is_passed_over(single_rank, tmp_path, damage):
+def test_a_damaged_newest_one_is_passed_over(single_rank, tmp_path, capsys, damage):
     model, optimizer = model_and_optimizer()
     for step in (1, 2):
         distributed_checkpoint.save(tmp_path, step, model, optimizer)
-    newest, messages = tmp_path / "step_000002", []
+    newest = tmp_path / "step_000002"
     checksums = newest / distributed_checkpoint.CHECKSUMS
     if damage == "a flipped bit":
         flip_a_bit(newest / "__0_0.distcp")
@@ -149,8 +149,10 @@ def test_a_damaged_newest_one_is_passed_over(single_rank, tmp_path, damage):
         checksums.unlink()
     else:
         checksums.write_text("".join(checksums.read_text().splitlines(keepends=True)[:-1]))
-    assert distributed_checkpoint.newest(tmp_path, messages.append).name == "step_000001"
-    assert len(messages) == 1 and "passing over" in messages[0] and "step_000002" in messages[0]
+    capsys.readouterr()
+    assert distributed_checkpoint.newest(tmp_path).name == "step_000001"
+    [line] = capsys.readouterr().out.splitlines()
+    assert "passing over" in line and "step_000002" in line
     with pytest.raises(InputError, match="is no distributed checkpoint that can be loaded"):
         distributed_checkpoint.load(newest, model, optimizer)
 
@@ -164,7 +166,7 @@ def test_one_of_another_model_is_refused_in_one_line(single_rank, tmp_path):
 
 
 @pytest.mark.parametrize(("folder", "name"), [("tensors", "*.distcp"), ("checkpoints", "state.pt")])
-def test_a_run_whose_tensors_are_damaged_falls_back_to_the_checkpoint_before(single_rank, tmp_path, folder, name):
+def test_a_run_with_damaged_tensors_falls_back_to_the_checkpoint_before(single_rank, tmp_path, capsys, folder, name):
     """The plain checkpoint is whole; the tensors that belong to it are not."""
     model, optimizer = model_and_optimizer()
     state = DistributedState(model, optimizer, {"seed": 1})
@@ -172,6 +174,6 @@ def test_a_run_whose_tensors_are_damaged_falls_back_to_the_checkpoint_before(sin
         state.save(single_rank, tmp_path, step, {}, keep=0)
     [damaged] = (tmp_path / folder / "step_000002").glob(name)
     flip_a_bit(damaged)
-    messages = []
-    newest = checkpoint.newest_valid(tmp_path, messages.append)
-    assert newest.name == "step_000001" and "step_000002" in messages[0] and state.restore(single_rank, newest) == 1
+    newest = checkpoint.newest_valid(tmp_path)
+    assert newest.name == "step_000001" and "step_000002" in capsys.readouterr().out
+    assert state.restore(single_rank, newest) == 1

@@ -14,7 +14,7 @@ import random
 import re
 import shutil
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -136,13 +136,13 @@ def problem(checkpoint: Path, companion: bool = True) -> str | None:
     return checksums.problem(checkpoint / CHECKSUM, STATE, elsewhere=companion)
 
 
-def newest_valid(run_dir: Path, say: Callable[[str], None] = print) -> Path | None:
+def newest_valid(run_dir: Path) -> Path | None:
     """The newest whole checkpoint of a run; None if the run has none at all.
 
-    say: called with a line for each damaged one that is passed over. Raises InputError if there are checkpoints but
-    none is whole: a fresh start would then overwrite the run silently.
+    Prints a line for each damaged one that is passed over. Raises InputError if there are checkpoints but none is
+    whole: a fresh start would then overwrite the run silently.
     """
-    return checksums.newest_whole(run_dir / CHECKPOINTS, problem, say)
+    return checksums.newest_whole(run_dir / CHECKPOINTS, problem)
 
 
 def write_name(run_dir: Path, title: str, checkpoint: Path) -> None:

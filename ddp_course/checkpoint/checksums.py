@@ -77,17 +77,17 @@ def step_of(path: Path) -> int:
     return int(path.name.removeprefix("step_"))
 
 
-def newest_whole(folder: Path, problem: Callable[[Path], str | None], say: Callable[[str], None]) -> Path | None:
+def newest_whole(folder: Path, problem: Callable[[Path], str | None]) -> Path | None:
     """The folder step_N in `folder` with the highest step and without a `problem`; None if there are no such folders.
 
-    say: called with a line for each that is passed over. Raises InputError if there are some but none is whole.
+    Prints a line for each that is passed over. Raises InputError if there are some but none is whole.
     """
     steps = newest_first(folder)
     for path in steps:
         damage = problem(path)
         if damage is None:
             return path
-        say(f"passing over {path}: {damage}")
+        print(f"passing over {path}: {damage}", flush=True)
     if steps:
         raise InputError(f"none of the {len(steps)} checkpoints in {folder} is whole")
     return None

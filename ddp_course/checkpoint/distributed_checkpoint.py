@@ -81,13 +81,12 @@ def load(path: Path, model: nn.Module, optimizer: Optimizer, group: dist.Process
     return state["step"]
 
 
-def newest(folder: Path, say: Callable[[str], None] = print) -> Path | None:
+def newest(folder: Path) -> Path | None:
     """The whole checkpoint with the highest step; None if there are none.
 
-    say: called with a line for each damaged one that is passed over. Raises InputError if there are some but none is
-    whole.
+    Prints a line for each damaged one that is passed over. Raises InputError if there are some but none is whole.
     """
-    return checksums.newest_whole(folder, problem, say)
+    return checksums.newest_whole(folder, problem)
 
 
 def problem(path: Path) -> str | None:
