@@ -1,4 +1,4 @@
-"""The package of the course; README.md says what stands in which folder."""
+"""The package of the course; ARCHITECTURE.md lists its folders."""
 
 import sys
 

@@ -1,12 +1,12 @@
-"""Pre-train MiniGPT on workers that meet seldom: DiLoCo, or local SGD.
+"""Pre-train MiniGPT with DiLoCo or local SGD: one worker per rank, one all-reduce per --sync-every steps.
 
     torchrun --standalone --nproc-per-node=2 ddp_course/diloco_ddp.py --preset tiny
     torchrun --standalone --nproc-per-node=2 ddp_course/diloco_ddp.py --sync-every 50 --outer-momentum 0.9
-    torchrun ... ddp_course/diloco_ddp.py --outer-lr 1 --outer-momentum 0         # weights are averaged: local SGD
+    torchrun ... ddp_course/diloco_ddp.py --outer-lr 1 --outer-momentum 0         # local SGD: weights are averaged
     torchrun ... ddp_course/diloco_ddp.py --run-dir runs/mine --resume auto       # go on after a stop
 
-Read it from `train` downwards, beside minigpt_ddp.py: the same flags give each rank the same windows, and each script
-can go on from the other's checkpoints. The differences are marked DiLoCo 1/6 to DiLoCo 6/6. Notebook 25: the method.
+Read `train` next to that of minigpt_ddp.py: the same flags give each rank the same windows, and each script resumes
+from the other's checkpoints. The differences are marked DiLoCo 1/6 to DiLoCo 6/6. Notebook 25: the method.
 """
 
 if __name__ == "__main__":
@@ -53,17 +53,17 @@ from ddp_course.training.throughput import peak_per_second
 
 @dataclass(frozen=True)
 class DiLoCoConfig(PretrainingConfig):
-    """Pre-train MiniGPT on workers, one per rank, that meet seldom. Their number belongs to the training run.
+    """Pre-train MiniGPT with DiLoCo, one worker per rank. A run resumes with as many workers as it had.
 
-    Numbers are logged, validations and checkpoints made, and stops obeyed at meetings: the first one when it is due, or
-    after it. A worker that is there early waits for the others, for --timeout-seconds at most.
-    --max-nonfinite-steps counts meetings, too.
+    Every --sync-every steps the workers meet: they all-reduce and take one outer step. Logging, validation, checkpoints
+    and stop requests wait for the next meeting. A worker that is early waits for the others, --timeout-seconds at most.
+    --max-nonfinite-steps counts meetings.
     """
 
     sync_every: PositiveInt = 25
-    """Steps between meetings, at which a worker sends as much as DDP does in one step. The last step meets."""
+    """Steps between meetings. At a meeting a worker sends as much as DDP does in one step. The last step has one."""
     outer_lr: PositiveFloat = 0.7
-    """Learning rate of the outer optimizer. 1 without momentum: the weights become their mean."""
+    """Learning rate of the outer optimizer. 1, without momentum: the weights become the workers' mean."""
     outer_momentum: Share = 0.5
     """Nesterov momentum of the outer optimizer, below 1. The paper has 0.9, for runs with many more meetings."""
     inner: Literal["adamw", "sgd"] = "adamw"
@@ -88,13 +88,13 @@ def train(config: DiLoCoConfig) -> int:
     set_matmul_precision(config.precision)
     attention = choose_attention(config.precision, world.device, config.context)
 
-    # DiLoCo 1/6: no wrapper around the model. Each worker has an optimizer of its own; the outer one is common.
+    # DiLoCo 1/6: no DDP wrapper. Each worker has its own inner optimizer; the outer optimizer is equal on all ranks.
     model = MiniGPT(model_config, attention).to(world.device, dtype)
     inner = make_inner(config, model)
     process_group.seed_rank(config.seed, world.rank)
     diloco = DiLoCo(world, model, inner, config.outer_lr, config.outer_momentum)
-    # DiLoCo 2/6: a checkpoint holds the common weights, the averages of all workers, and the outer momentum.
-    scaler = torch.amp.GradScaler(world.device.type, enabled=False)
+    # DiLoCo 2/6: a checkpoint holds the common weights, every worker's inner optimizer, and the outer momentum.
+    scaler = torch.amp.GradScaler(world.device.type, enabled=False)  # disabled; minigpt_ddp.py resumes with one
     parts = {"model": model, "optimizer": diloco, "scaler": scaler}
     loop = TrainingLoop(run_directory, config, TrainingState(parts, make_identity(config, tokens, config.precision)))
     settings = {"token_file": str(tokens.folder)}
@@ -114,22 +114,22 @@ def train(config: DiLoCoConfig) -> int:
         meeting = min(config.steps, first_step - first_step % config.sync_every + config.sync_every)
         loss_sum = torch.zeros((), device=world.device, dtype=torch.float64)
         norm_sum, target_count = 0.0, 0
-        # DiLoCo 3/6: between meetings a worker trains for itself, and sends nothing.
+        # DiLoCo 3/6: between meetings a worker trains on its own windows, and sends nothing.
         for step in range(first_step, meeting):
             set_learning_rate(inner, config.learning_rate_at(step))
             for _ in range(accumulation_steps):
                 inputs, targets = next(batches)
                 with autocast(config.precision, world.device):
                     loss = model(inputs, targets)
-                # As in DDP, so that the mean over the workers is the mean over the tokens of all of them.
+                # As in minigpt_ddp.py: the mean over the workers is then the mean over the tokens of all of them.
                 (loss * (world.size / windows.targets(step))).backward()
                 loss_sum += loss.detach()
-            # DiLoCo 4/6: the limit is for a worker's own gradient. Nobody knows that of the global batch.
+            # DiLoCo 4/6: a worker clips by its own gradient's norm. No rank knows that of the global batch.
             norm_sum += clip_grad_norm_(model.parameters(), config.gradient_clip or math.inf)
             inner.step()
             inner.zero_grad()
             target_count += windows.targets(step)
-        # DiLoCo 5/6: one all-reduce of the size of the model, and one of the few numbers that all have to know.
+        # DiLoCo 5/6: one all-reduce of the size of the model, and a small one for loss, norm and stop requests.
         outer_norm = diloco.meet()
         total_loss, total_norm = loop.sum_over_ranks(loss_sum, norm_sum)
         if loop.passes(config.check_every, meeting):
@@ -144,7 +144,7 @@ def train(config: DiLoCoConfig) -> int:
             outer_grad_norm=outer_norm,
             **windows.logged(target_count / step_count),
         )
-        # DiLoCo 6/6: now, and only now, there is one model to save and to validate.
+        # DiLoCo 6/6: only after a meeting do all ranks hold the same model, to be saved and validated.
         loop.save_and_validate(lambda: {"loss": validate(model, tokens, config, config.precision, world)})
 
     assert_replicas_equal(world, model)
@@ -155,7 +155,7 @@ def train(config: DiLoCoConfig) -> int:
 
 
 def make_inner(config: DiLoCoConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """A worker's own optimizer. Both kinds decay the same weights."""
+    """The inner optimizer of a worker: AdamW or SGD. Both decay the same weights."""
     adamw = make_adamw(model, config.learning_rate, config.weight_decay)
     if config.inner == "adamw":
         return adamw

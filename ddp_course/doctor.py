@@ -1,4 +1,4 @@
-"""The command that the doctor had before it became a package of its own."""
+"""Refuses the doctor's former command, `python -m ddp_course.doctor`, and names the present one."""
 
 import shlex
 import sys

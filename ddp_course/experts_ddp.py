@@ -1,11 +1,11 @@
 """Pre-train MiniGPT with a mixture of experts in every block, the experts spread over the ranks.
 
     torchrun --standalone --nproc-per-node=2 ddp_course/experts_ddp.py --preset tiny
-    torchrun --standalone --nproc-per-node=4 ddp_course/experts_ddp.py --experts 16 --ep 2      # two replicas of all
+    torchrun --standalone --nproc-per-node=4 ddp_course/experts_ddp.py --experts 16 --ep 2      # two replicas
     torchrun ... ddp_course/experts_ddp.py --run-dir runs/mine --resume auto      # go on, at any number of ranks
 
-Read it from `train` downwards, beside minigpt_ddp.py: the same flags give the same windows, at any number of ranks, and
-the same training run. The lines for experts are marked MoE 1/7 to MoE 7/7. Notebook 30 has the method.
+Read `train` next to that of minigpt_ddp.py: the same flags give the same windows and the same training run at any
+number of ranks. The lines for experts are marked MoE 1/7 to MoE 7/7. Notebook 30 has the method.
 """
 
 if __name__ == "__main__":
@@ -55,15 +55,15 @@ from ddp_course.training.settings import NonNegativeFloat, PositiveInt
 class ExpertsConfig(PretrainingConfig):
     """Pre-train MiniGPT with experts. The same flags mean the same training run at any number of processes.
 
-    With several micro-batches one more forward pass counts the choices first: take one micro-batch, if it fits.
+    With several micro-batches per step, an extra forward pass over all of them counts the routers' choices first.
     """
 
     experts: PositiveInt = 8
     """Experts of a block, each an MLP of the size of MiniGPT's."""
     best: PositiveInt = 2
-    """How many of them a token takes."""
+    """Experts that a token is routed to."""
     ep: PositiveInt | None = None
-    """Ranks over which the experts are spread; the others are replicas of these. None: all ranks."""
+    """Ranks that hold one copy of the experts between them; further ranks hold replicas. None: all ranks."""
     balance: NonNegativeFloat = 0.01
     """Weight of the balance loss, which is 1 in a layer whose experts are equally popular."""
 
@@ -80,7 +80,7 @@ def train(config: ExpertsConfig) -> int:
     """Train as one rank, to the last step or until a stop was asked for; returns the exit code."""
     world = process_group.start(config.timeout_seconds, config.device)
     accumulation_steps = gradient_accumulation_steps(config, world.size)
-    # MoE 1/7: experts are cut over the mesh's tp axis, as other tensors are; dp has the replicas. Windows go by rank.
+    # MoE 1/7: experts are sharded over the mesh's tp axis and replicated over dp; windows are sharded over all ranks.
     expert_ranks = config.ep or world.size
     if world.size % expert_ranks or config.experts % expert_ranks:
         raise InputError(
@@ -92,21 +92,22 @@ def train(config: ExpertsConfig) -> int:
     tokens, windows = open_text(world, config, run_directory)
     process_group.seed_shared(config.seed)
     model_config, dtype = make_model_config(config, tokens), parameter_dtype(config.precision)
-    of_experts, others = mixture_parameter_count(model_config, config.experts)
-    need = max((of_experts + others) * dtype.itemsize, training_bytes(others + of_experts // expert_ranks, dtype))
+    expert_size, other_size = mixture_parameter_count(model_config, config.experts)
+    size, local_size = expert_size + other_size, expert_size // expert_ranks + other_size
+    need = max(size * dtype.itemsize, training_bytes(local_size, dtype))
     need += 16 * config.tokens_per_update // world.size  # the tokens and targets of a step are held at once
     require_memory(world, "this training run", need + batch_bytes(config, model_config))
     set_matmul_precision(config.precision)
     attention = choose_attention(config.precision, world.device, config.context)
 
-    # MoE 2/7: every rank makes the same whole model and keeps its experts. All else is replicated.
+    # MoE 2/7: every rank builds the same whole model, then keeps its own experts only. All else is replicated.
     model = MixtureGPT(model_config, config.experts, config.best, attention).to(world.device, dtype)
     names = names_by_group(model)
     model.spread(mesh.tp)
     optimizer = make_adamw(model, config.learning_rate, config.weight_decay)  # after sharding
     shards = parameter_shards(model, mesh, {})
     process_group.seed_rank(config.seed, world.rank)
-    # MoE 3/7: a checkpoint holds all experts, so any number of ranks can go on from it.
+    # MoE 3/7: a checkpoint holds all experts, so that any number of ranks can resume from it.
     whole_optimizer = WholeOptimizer(mesh, shards, names, optimizer)
     parts = {"model": WholeModel(mesh, shards, names, TIED), "optimizer": whole_optimizer}
     identity = {"experts": config.experts, "best": config.best} | make_identity(config, tokens, config.precision)
@@ -116,13 +117,13 @@ def train(config: ExpertsConfig) -> int:
         return 0
 
     world.say(
-        f"{of_experts + others:,} parameters, {of_experts // expert_ranks + others:,} of them on rank 0; "
+        f"{size:,} parameters, {local_size:,} of them on rank 0; "
         f"{len(tokens.train):,} training tokens{windows.described}; {config.precision} on {world.device}\n"
         f"{config.experts} experts over {expert_ranks} rank(s), {mesh.dp.size} replica(s); "
         f"{config.tokens_per_update:,} tokens per update = {world.size} rank(s) x {accumulation_steps} "
         f"micro-batch(es) x {config.micro_batch_size} windows x {config.context} tokens"
     )
-    own = [shard.parameter for shard in shards if shard.placements]
+    sharded = [shard.parameter for shard in shards if shard.placements]
     replicated = [shard.parameter for shard in shards if not shard.placements]
     for step in loop.steps(unit="tokens", per_step=config.tokens_per_update):
         learning_rate = config.learning_rate_at(step)
@@ -146,10 +147,10 @@ def train(config: ExpertsConfig) -> int:
             balance_sum += balance.detach()
         if loop.abandoned:
             continue
-        # MoE 5/7: all ranks' gradients of what they share are added. An expert's is complete: every token that chose it
-        # came here, with the loss divided by the tokens of all. Only replicas of the expert have the rest.
+        # MoE 5/7: gradients of replicated parameters are summed over all ranks, an expert's over its replicas only: all
+        # tokens of its tp group that chose it were sent to it.
         add_gradients(replicated, dist.group.WORLD)
-        add_gradients(own, mesh.dp.group)
+        add_gradients(sharded, mesh.dp.group)
         # MoE 6/7: the norm of the whole gradient, with the experts of all ranks.
         gradient_norm = clip_gradients(shards, config.gradient_clip or math.inf)
         optimizer.step()
@@ -167,7 +168,7 @@ def train(config: ExpertsConfig) -> int:
             busiest=busiest(choices),
             **windows.logged(target_count),
         )
-        # MoE 7/7: ranks communicate in the forward pass, so all take as many batches.
+        # MoE 7/7: ranks communicate in the forward pass, so all take the same number of batches.
         loop.save_and_validate(lambda: {"loss": validate(model, tokens, config, config.precision, world, even=True)})
 
     assert_copies_equal(world, shards)
@@ -181,7 +182,10 @@ def train(config: ExpertsConfig) -> int:
 def count_choices(
     model: MixtureGPT, batches: list[tuple[Tensor, Tensor]], config: ExpertsConfig, device: torch.device
 ) -> Tensor:
-    """(layers, experts): the choices of a step, of all ranks. Random numbers are left as they were."""
+    """How often each expert is chosen in a step, over all ranks (collective): (layers, experts).
+
+    The random generators are left as they were.
+    """
     choices = torch.zeros(config.layers, config.experts, dtype=torch.int64, device=device)
     with torch.random.fork_rng([device] if device.type == "cuda" else []), autocast(config.precision, device):
         for inputs, targets in batches:
@@ -192,7 +196,10 @@ def count_choices(
 
 
 def busiest(choices: Tensor) -> float:
-    """How often the most popular expert of any layer was chosen, over the mean: the others' ranks wait for its rank."""
+    """The count of the most chosen expert over the mean count of its layer, in the layer where this is largest.
+
+    choices: (layers, experts). All other ranks wait for the rank of that expert.
+    """
     return (choices.max(1).values / choices.double().mean(1)).max().item()
 
 

@@ -1,12 +1,12 @@
-"""Pre-train MiniGPT on a mesh of ranks: replicas, shards, parts of each window, of each layer, stages and experts.
+"""Pre-train MiniGPT on a mesh of ranks: data, fully sharded, context, tensor, pipeline and expert parallelism.
 
     torchrun --standalone --nproc-per-node=4 ddp_course/parallel_ddp.py --preset tiny --pp 2 --tp 2
     torchrun --standalone --nproc-per-node=8 ddp_course/parallel_ddp.py --dp 2 --shard 2 --cp 2
     torchrun --standalone --nproc-per-node=4 ddp_course/parallel_ddp.py --experts 8 --shard 4 --ep 2
     torchrun ... ddp_course/parallel_ddp.py --shard 4 --run-dir runs/mine --resume auto     # go on, on another mesh
 
-Read it from `train` downwards, beside minigpt_ddp.py: the same flags train the same model on the same tokens, and each
-can go on from the other's checkpoints. What a mesh adds is marked MESH 1/7 to MESH 7/7.
+Read `train` next to that of minigpt_ddp.py: the same flags train the same model on the same tokens, and each script
+resumes from the other's checkpoints. What a mesh adds is marked MESH 1/7 to MESH 7/7.
 """
 
 if __name__ == "__main__":
@@ -70,25 +70,25 @@ class ParallelConfig(PretrainingConfig):
     """Pre-train MiniGPT on a mesh of ranks. The same flags mean the same training run on any mesh."""
 
     pp: PositiveInt = 1
-    """Pipeline: stages, of which each has some of the layers."""
+    """Pipeline parallel: stages, each with some of the layers."""
     dp: PositiveInt = 1
-    """Data: replicas, each of which takes some of the windows."""
+    """Data parallel: replicas, each with some of the windows."""
     shard: PositiveInt = 1
-    """Fully sharded: ranks that take some of the windows and share the storage of the weights."""
+    """Fully sharded data parallel: ranks, each with some of the windows and a shard of the weights."""
     cp: PositiveInt = 1
-    """Context: ranks that take some of the tokens of each window."""
+    """Context parallel: ranks, each with some of the tokens of a window."""
     tp: PositiveInt = 1
-    """Tensor: ranks that share heads, units and vocabulary, and between the layers the tokens."""
+    """Tensor parallel: ranks, each with some of the heads, MLP units and vocabulary; between layers, of the tokens."""
     ep: PositiveInt = 1
-    """Experts: ranks among those of shard and cp, of which each has some of the experts."""
+    """Expert parallel: ranks, among those of shard and cp, each with some of the experts."""
     experts: PositiveInt | None = None
     """Experts of a block, each an MLP of the size of MiniGPT's. None: one MLP, without a router."""
     best: PositiveInt = 2
-    """How many of them a token takes."""
+    """Experts that a token is routed to."""
     bias_rate: NonNegativeFloat = 0.001
-    """By how much a step moves the router's bias of an expert, down if it was chosen more often than the mean."""
+    """Change of an expert's router bias per step: down if it was chosen more often than the mean, up if less often."""
     schedule: Literal["1f1b", "gpipe"] = "1f1b"
-    """In which order a stage takes the forward and backward passes of micro-batches."""
+    """Order of the micro-batches' forward and backward passes in a stage."""
 
     param_dtype: Literal["same", "bfloat16"] = "same"
     """Format of gathered weights and of all that layers compute from them; the main weights stay float32."""
@@ -138,8 +138,8 @@ def train(config: ParallelConfig) -> int:
     tokens, windows = open_text(world, config, run_directory)
     process_group.seed_shared(config.seed)
     model_config, dtype = make_model_config(config, tokens), parameter_dtype(config.precision)
-    parameters, parts = sum(mixture_parameter_count(model_config, config.experts)), world.size // config.dp
-    need = training_bytes(parameters // parts, dtype)
+    parameters, shard_count = sum(mixture_parameter_count(model_config, config.experts)), world.size // config.dp
+    need = training_bytes(parameters // shard_count, dtype)
     need += 16 * config.tokens_per_update // mesh.replicas  # the tokens and targets of a step are held at once
     require_memory(world, "this training run", need + 8 * config.tokens_per_update // config.context)
     set_matmul_precision(config.precision)
@@ -225,7 +225,7 @@ def train(config: ParallelConfig) -> int:
 
 
 def micro_batches_per_step(config: ParallelConfig, mesh: Mesh) -> int:
-    """How many micro-batches a rank takes, so that a step has the same tokens on any mesh."""
+    """Number of micro-batches of a replica per step. Raises InputError if --tokens-per-update or --pp does not fit."""
     count = gradient_accumulation_steps(config, mesh.replicas, f"--dp x --shard = {mesh.replicas}")
     if config.schedule == "1f1b" and count < config.pp:
         raise InputError(
@@ -236,12 +236,12 @@ def micro_batches_per_step(config: ParallelConfig, mesh: Mesh) -> int:
 
 
 def validate(stage: Stage, pipeline: Pipeline, tokens: Tokens, config: ParallelConfig, mesh: Mesh) -> float:
-    """Mean loss of a held-out token, the same on any mesh: sum and count are reduced."""
+    """Mean loss per held-out token (collective), the same on any mesh: sum and count are reduced."""
     rows = micro_batches_per_step(config, mesh) * config.micro_batch_size
     batches = even_held_out_batches(tokens, config, rows, mesh.replica, mesh.replicas)
     loss_sum, count = loss_and_target_count(stage, pipeline.forward, batches, config.precision, mesh.world)
-    speaks = mesh.speaks_for_replica
-    loss_sum, count = sum_over_ranks(mesh.world, loss_sum * speaks, count * speaks / mesh.cp.size)
+    is_counted = mesh.speaks_for_replica
+    loss_sum, count = sum_over_ranks(mesh.world, loss_sum * is_counted, count * is_counted / mesh.cp.size)
     return loss_sum / count
 
 
