@@ -4,8 +4,8 @@
     torchrun --standalone --nproc-per-node=2 ddp_course/puzzles_ddp.py puzzles=200 --seed 7     # two
     torchrun ... ddp_course/puzzles_ddp.py @mine.txt --run-dir runs/mine --resume auto          # go on after a stop
 
-Read it from `train` downwards. It differs from minigpt_ddp.py in what has to be agreed on: rank 0 builds the
-configuration for all, and a table that DDP never sees is kept equal by an optimizer of its own.
+Read it from `train` downwards. It differs from minigpt_ddp.py in two ways: rank 0 builds the configuration for all
+ranks, and an embedding table outside of DDP is kept equal on all ranks by an optimizer of its own.
 """
 
 if __name__ == "__main__":
@@ -78,14 +78,14 @@ class PuzzleConfig(RunSettings):
     warmup_steps: NonNegativeInt = 30
     weight_decay: NonNegativeFloat = 0.1
     embedding_learning_rate: NonNegativeFloat = 1e-2
-    """Peak of the embedding's (sign-SGD), by which each number of a used row moves in an update; at the end a tenth."""
+    """Peak learning rate of the embedding (sign-SGD): each number of a used row moves by it. It decays to a tenth."""
     embedding_weight_decay: NonNegativeFloat = 0.1
-    """The embedding's own decay, on used rows only."""
+    """Weight decay of the embedding, on used rows only."""
     precision: Literal["float32", "bfloat16", "float64"] = "float32"
     """The number format of matrix products and of looked-up rows; weights stay float32 (float64 for float64)."""
     checkpoint_every: NonNegativeInt = 100
     checkpoint: Literal["plain", "distributed"] = "plain"
-    """Written by rank 0, or the tensors by all ranks together."""
+    """plain: rank 0 writes each file. distributed: all ranks write the tensors, by torch.distributed.checkpoint."""
     run_name: str = ""
     """The name of the run; empty: a random name, the same on all ranks. Without --run-dir it names the folder."""
 
@@ -98,13 +98,13 @@ class PuzzleConfig(RunSettings):
     boards_per_puzzle: PositiveInt = 32
     """Boards of each puzzle: itself, and augmentations with digits, rows and columns exchanged. They share its row."""
     held_out: PositiveInt = 200
-    """Puzzles that are never trained on, nor any augmentation of them."""
+    """Puzzles to validate on; neither they nor their augmentations are trained on."""
     fewest_clues: NonNegativeInt = 4
     """Given cells of the hardest puzzles that are made (9x9: about 28)."""
     most_clues: NonNegativeInt = 7
     """Given cells of the easiest puzzles that are made (9x9: about 45)."""
     boards_per_update: PositiveInt = 64
-    """Boards of one update, over all ranks: the constant of the run."""
+    """Boards of one optimizer step, over all ranks: the constant of the run."""
 
     width: PositiveInt = 64
     """Units of a cell's state."""
@@ -168,7 +168,7 @@ def train(config: PuzzleConfig) -> int:
     process_group.seed_shared(config.seed)
     dtype = parameter_dtype(config.precision)
     model = PuzzleModel(make_model_config(config)).to(world.device, dtype)
-    # Row 0 belongs to no puzzle: it stays zero, and is what a puzzle gets that was never trained on.
+    # Row 0 belongs to no training puzzle: it stays zero, and all held-out puzzles use it.
     embedding = SparseEmbedding(
         config.puzzles + 1, config.embedding_width, std=0.0, dtype=dtype, cast_to=HALF.get(config.precision)
     ).to(world.device)
@@ -176,7 +176,7 @@ def train(config: PuzzleConfig) -> int:
     embedding_optimizer = SparseSignSGD(embedding, world, config.embedding_learning_rate, config.embedding_weight_decay)
 
     identity = {name: getattr(config, name) for name in IDENTITY} | {"boards": fingerprint(puzzles, held_out)}
-    if config.checkpoint == "distributed":  # the sign-SGD remembers nothing but its rate, which the step decides
+    if config.checkpoint == "distributed":  # sign-SGD has no state but its learning rate, which follows from the step
         state = DistributedState(nn.ModuleDict({"model": model, "embedding": embedding}), optimizer, identity)
     else:
         optimizers = {"optimizer": optimizer, "embedding_optimizer": embedding_optimizer}
@@ -185,7 +185,7 @@ def train(config: PuzzleConfig) -> int:
     if not loop.begin(checkpoint, {}):
         return 0
 
-    # The model alone is wrapped: DDP would reduce, or broadcast, the whole table in every step.
+    # Only the model is wrapped: DDP would all-reduce or broadcast the whole table in every step.
     cells = torch.zeros(1, config.size**2, dtype=torch.int64, device=world.device)
     with autocast(config.precision, world.device):
         ddp_model = wrap(world, model, cells, embedding.table[:1], cells)
@@ -212,14 +212,14 @@ def train(config: PuzzleConfig) -> int:
         set_learning_rate(optimizer, learning_rate)
         set_learning_rate(embedding_optimizer, embedding_learning_rate)
         clues, targets, ids, _ = (tensor.to(world.device) for tensor in next(batches))
-        # The loss is a mean over the empty cells of the global batch, so all ranks add up theirs first.
+        # The loss is a mean over the empty cells of the global batch, so these are counted over all ranks first.
         [empty_cells] = sum_over_ranks(world, (targets != IGNORED).sum())
         with autocast(config.precision, world.device):
             loss = ddp_model(clues, embedding(ids), targets)
-        (loss * (world.size / empty_cells)).backward()  # DDP divides by the world size; the sign-SGD does not need it
+        (loss * (world.size / empty_cells)).backward()  # DDP divides by the world size; sign-SGD ignores the scale
         gradient_norm = clip_grad_norm_(model.parameters(), config.gradient_clip or math.inf)
         optimizer.step()
-        embedding_optimizer.step()  # gathers the rows that any rank has used: a collective, like DDP's backward
+        embedding_optimizer.step()  # collective: all-gathers the rows that the ranks used
         optimizer.zero_grad()
         embedding_optimizer.zero_grad()
 
@@ -247,7 +247,7 @@ def train(config: PuzzleConfig) -> int:
 
 
 def with_name(config: PuzzleConfig, run_directory: RunDirectory) -> PuzzleConfig:
-    """The same with a name: a run that goes on keeps its own. On one rank: another one would draw another name."""
+    """The configuration with a run name; a resumed run keeps its own. Called on one rank: the name may be random."""
     name = config.run_name or str(run_directory.resumed_settings.get("run_name", ""))
     if not name:  # not from the seed: two runs of one seed have two names
         name = f"puzzles-{uuid.uuid4().hex[:6]}" if config.run_dir else run_directory.path.name
@@ -255,7 +255,7 @@ def with_name(config: PuzzleConfig, run_directory: RunDirectory) -> PuzzleConfig
 
 
 def make_or_read_sets(config: PuzzleConfig) -> tuple[Puzzles, Puzzles]:
-    """(To train on, held out). Called on one rank: the others need neither the folder nor the time."""
+    """(Puzzles to train on, held-out puzzles). Called on one rank, so that only this one needs --data."""
     counts = config.size, config.puzzles, config.boards_per_puzzle, config.held_out
     if config.data:
         return read_sets(Path(config.data), config.seed, *counts)
@@ -294,9 +294,10 @@ def least_bytes(config: PuzzleConfig, world_size: int) -> int:
 def evaluate(
     model: PuzzleModel, embedding: SparseEmbedding, puzzles: Puzzles, config: PuzzleConfig, world: World
 ) -> dict[str, float]:
-    """Mean loss of an empty cell, share of empty cells found, share of puzzles solved, mean number of segments after
-    which an answer is final: the same on all ranks, and at any number of them. Padding has no cell to find and is no
-    puzzle. It runs the bare model, not the DDP wrapper.
+    """Loss and metrics on the puzzles, without padding: equal on all ranks, and at any world size (collective).
+
+    loss: mean per empty cell. cell_accuracy: share of empty cells found. exact: share of puzzles solved. halting_steps:
+    mean number of segments after which the answer is final. Runs the bare model, not the DDP wrapper.
     """
     model.eval(), embedding.eval()
     sums = torch.zeros(6, dtype=torch.float64)
@@ -306,15 +307,15 @@ def evaluate(
         clues, targets, ids, real = (part.to(world.device) for part in (clues, targets, ids, real))
         with autocast(config.precision, world.device):
             answers = model.answers(clues, embedding(ids))
-        logits, asked = answers[-1], targets != IGNORED
-        right = (logits.argmax(-1) == targets) | ~asked
+        logits, empty = answers[-1], targets != IGNORED
+        right = (logits.argmax(-1) == targets) | ~empty
         sums += torch.tensor(
             [
                 nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum"),
-                asked.sum(),
-                (right & asked).sum(),
+                empty.sum(),
+                (right & empty).sum(),
                 right[real].all(dim=1).sum(),
-                halting_steps(answers, asked)[real].sum(),
+                halting_steps(answers, empty)[real].sum(),
                 real.sum(),
             ],
             dtype=torch.float64,
