@@ -60,7 +60,7 @@ def train(config: FinetuneConfig) -> int:
             f"--examples-per-update {config.examples_per_update} leaves ranks without work: there are {world.size}"
         )
     run_directory, checkpoint = open_run(world, config.run_dir, config.resume, kind="finetune")
-    # TUNE 1/6: every rank reads the checkpoint; all must hold the same weights, and the same examples.
+    # TUNE 1/6: every rank reads the checkpoint and the data; weights and examples must be the same on all.
     start = load_policy(from_rank_0(world, lambda: prepare_model(config.model)))
     if config.pack:
         start.model.assert_packs()
@@ -81,27 +81,27 @@ def train(config: FinetuneConfig) -> int:
     policy.to(world.device, dtype)
     set_matmul_precision(config.precision)
     process_group.seed_shared(config.seed)
-    # TUNE 2/6: adapters learn, and the model is frozen; or all weights learn.
-    # TUNE 3/6: DPO's reference is the model as it was. With its adapters turned off, it needs no copy.
-    original = policy if config.lora_rank or config.objective == "sft" else copy.deepcopy(policy).requires_grad_(False)
-    learned = policy
+    # TUNE 2/6: adapters are trained and the model is frozen, or all weights are trained.
+    # TUNE 3/6: DPO's reference is the initial model: the policy with its adapters turned off, else a frozen copy.
+    reference = policy if config.lora_rank or config.objective == "sft" else copy.deepcopy(policy).requires_grad_(False)
+    trainable_module = policy
     if config.lora_rank:
-        learned = adapters_of(add_lora(policy, names, config.lora_rank, config.lora_alpha))
-    optimizer = make_adamw(learned, config.learning_rate, config.weight_decay)
+        trainable_module = adapters_of(add_lora(policy, names, config.lora_rank, config.lora_alpha))
+    optimizer = make_adamw(trainable_module, config.learning_rate, config.weight_decay)
     process_group.seed_rank(config.seed, world.rank)
 
     identity = {name: getattr(config, name) for name in IDENTITY + (LORA_IDENTITY if config.lora_rank else ())}
     identity |= {"weights": start.weights, "data": pairs.fingerprint(folder)}
     assert_same_value(world, "what the run starts from", identity)
-    parts = {"adapters" if config.lora_rank else "model": learned, "optimizer": optimizer}
+    parts = {"adapters" if config.lora_rank else "model": trainable_module, "optimizer": optimizer}
     loop = TrainingLoop(run_directory, config, TrainingState(parts, identity))
     if not loop.begin(checkpoint, {"data_folder": str(folder), "base": policy.config.policy}):
         return 0
 
-    # TUNE 4/6: DDP sends the gradients of what learns, and of nothing else.
+    # TUNE 4/6: DDP all-reduces the gradients of trained parameters only.
     ddp_policy = wrap(world, policy, torch.zeros(1, 2, dtype=torch.int64, device=world.device))
     world.say(
-        f"{sum(parameter.numel() for parameter in learned.parameters()):,} parameters of a model with {size:,} learn; "
+        f"{sum(p.numel() for p in trainable_module.parameters()):,} parameters of a model with {size:,} learn; "
         f"{config.precision} on {world.device}\n{len(examples):,} examples to train on and {len(held_out):,} held out, "
         f"cut at {max_tokens} tokens; {config.examples_per_update} examples per update, over {world.size} rank(s)"
     )
@@ -114,18 +114,19 @@ def train(config: FinetuneConfig) -> int:
         share = [examples[number] for number in numbers[world.rank :: world.size]]
         loss_sum = torch.zeros((), dtype=torch.float64, device=world.device)
         for first in range(0, len(share), config.micro_batch_size):
-            # Not where only some ranks have a micro-batch left: the others send their gradients by then.
+            # A collective, so only while all ranks have a micro-batch left: the others would be in DDP's all-reduce.
             if 0 < first < len(numbers) // world.size and loop.abandons_step():
                 break
-            last = first + config.micro_batch_size >= len(share)
-            with contextlib.nullcontext() if last or world.size == 1 else ddp_policy.no_sync():
-                loss, _ = loss_of(ddp_policy, original, share[first : first + config.micro_batch_size], config, world)
+            is_last = first + config.micro_batch_size >= len(share)
+            with contextlib.nullcontext() if is_last or world.size == 1 else ddp_policy.no_sync():
+                micro_batch = share[first : first + config.micro_batch_size]
+                loss, _ = loss_of(ddp_policy, reference, micro_batch, config, world)
                 # DDP divides the sum of the ranks' gradients by the world size. We want the mean over the step.
                 (loss * (world.size / target_count)).backward()
             loss_sum += loss.detach()
         if loop.abandoned:
             continue
-        gradient_norm = clip_grad_norm_(learned.parameters(), config.gradient_clip or math.inf)
+        gradient_norm = clip_grad_norm_(trainable_module.parameters(), config.gradient_clip or math.inf)
         optimizer.step()
         optimizer.zero_grad()
 
@@ -138,17 +139,17 @@ def train(config: FinetuneConfig) -> int:
             learning_rate=learning_rate,
             grad_norm=gradient_norm.item(),
         )
-        loop.save_and_validate(lambda: validate(policy, original, held_out, config, world))
+        loop.save_and_validate(lambda: validate(policy, reference, held_out, config, world))
 
-    assert_replicas_equal(world, learned)
+    assert_replicas_equal(world, trainable_module)
     if loop.stopped_early:
         return loop.leave()
-    # TUNE 6/6: one rank writes: the adapters alone, and the whole model where it has learnt or was asked for.
+    # TUNE 6/6: one rank writes the adapters, and the whole model if it was trained or --merge asks for it.
     if world.is_main:
         print(f"\nheld-out loss {loop.progress.validated['loss']:.4f}", flush=True)
         if config.lora_rank:
-            where = run_directory.path / f"adapters_step_{loop.step:06d}"
-            print(f"the adapters, for peft: {write_adapters(policy, names, config, where)}", flush=True)
+            adapter_folder = run_directory.path / f"adapters_step_{loop.step:06d}"
+            print(f"the adapters, for peft: {write_adapters(policy, names, config, adapter_folder)}", flush=True)
         if config.merge or not config.lora_rank:
             model_folder = write_as_folder(merge(policy), run_directory.path / f"huggingface_step_{loop.step:06d}")
             print(f"the model, for transformers: {model_folder}", flush=True)
@@ -179,45 +180,46 @@ def prepare_data(data: str, kind: type) -> Path:
 
 
 def count_targets(examples: Sequence[Example], numbers: Sequence[int]) -> int:
-    """The targets that a step's mean is taken over. Every rank has all examples, so none has to be asked."""
+    """The number of targets of a step, over all ranks. Every rank has all examples, so nothing is communicated."""
     return sum(examples[number].target_count for number in numbers)
 
 
 def loss_of(
-    model: nn.Module, original: nn.Module, examples: Sequence[Example], config: FinetuneConfig, world: World
+    model: nn.Module, reference: nn.Module, examples: Sequence[Example], config: FinetuneConfig, world: World
 ) -> tuple[Tensor, Tensor]:
-    """The summed loss of these examples; and (dpo) the pairs of which the chosen answer gained more, else 0.
+    """The summed loss of the examples; for dpo also the number of pairs that the policy ranks correctly, else 0.
 
-    model: the policy, or DDP around it. original: the policy, whose adapters can be turned off, or a frozen copy.
+    A pair is ranked correctly if the log-probability of the chosen answer, less the reference's, is the larger one.
+    model: the policy, or DDP around it. reference: the policy, whose adapters can be turned off, or a frozen copy.
     """
-    longest = min(config.max_tokens, original.config.context) if config.pack else None
-    batch = {name: tensor.to(world.device) for name, tensor in batch_of(examples, longest).items()}
+    window_length = min(config.max_tokens, reference.config.context) if config.pack else None
+    batch = {name: tensor.to(world.device) for name, tensor in batch_of(examples, window_length).items()}
     tokens, labels = batch.pop("input_ids"), batch.pop("labels")
     with autocast(config.precision, world.device):
         logits = model(tokens, **batch)
         if config.objective == "sft":
             return answer_loss(logits, labels)[0], torch.zeros(())
-        with torch.no_grad(), without_adapters(original):
-            reference = answer_log_probability(original(tokens), labels)
-        chosen, rejected = (answer_log_probability(logits, labels) - reference).chunk(2)
+        with torch.no_grad(), without_adapters(reference):
+            reference_log_probability = answer_log_probability(reference(tokens), labels)
+        chosen, rejected = (answer_log_probability(logits, labels) - reference_log_probability).chunk(2)
         return -F.logsigmoid(config.dpo_beta * (chosen - rejected)).sum(), (chosen > rejected).sum()
 
 
 @torch.no_grad()
 def validate(
-    policy: nn.Module, original: nn.Module, held_out: Sequence[Example], config: FinetuneConfig, world: World
+    policy: nn.Module, reference: nn.Module, held_out: Sequence[Example], config: FinetuneConfig, world: World
 ) -> dict[str, float]:
-    """The mean loss of the held-out examples, and for dpo the accuracy; the same at any world size (collective)."""
+    """Mean loss on the held-out examples, and for dpo the accuracy: the same at any world size (collective)."""
     share = held_out[world.rank :: world.size]
     batches = [
         share[first : first + config.micro_batch_size] for first in range(0, len(share), config.micro_batch_size)
     ]
-    sums = [loss_of(policy, original, batch, config, world) for batch in batches]
-    losses, right = (sum(values) for values in zip(*sums, strict=True)) if sums else (0.0, 0)
-    targets = sum(example.target_count for example in share)
-    losses, right, targets, count = sum_over_ranks(world, losses, right, targets, len(share))
-    accuracy = {"accuracy": right / count} if config.objective == "dpo" else {}
-    return {"loss": losses / targets, **accuracy, "examples": count}
+    sums = [loss_of(policy, reference, batch, config, world) for batch in batches]
+    loss_sum, right_count = (sum(values) for values in zip(*sums, strict=True)) if sums else (0.0, 0)
+    target_count = sum(example.target_count for example in share)
+    loss_sum, right_count, target_count, count = sum_over_ranks(world, loss_sum, right_count, target_count, len(share))
+    accuracy = {"accuracy": right_count / count} if config.objective == "dpo" else {}
+    return {"loss": loss_sum / target_count, **accuracy, "examples": count}
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Post-training: load a pretrained model, sample completions, and score them."""
+"""Post-training: load pretrained models, fine-tune them, sample completions and score them."""

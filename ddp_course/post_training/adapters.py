@@ -1,4 +1,4 @@
-"""LoRA on a Hugging Face model: put on, turned off, saved alone in the format of peft."""
+"""LoRA adapters of a Hugging Face model: find its layers, disable the adapters, save them in peft's format."""
 
 import contextlib
 import json
@@ -14,26 +14,29 @@ from ddp_course.post_training.policies import ForeignModel, replacing_folder
 
 
 def linear_layers(policy: ForeignModel, names: Sequence[str]) -> list[nn.Linear]:
-    """The layers of these names. Raises InputError for a name without one; the output layer may share its weights."""
+    """The linear layers with these names, without the output layer, whose weights may be tied.
+
+    Raises InputError for a name that no layer has.
+    """
     output = policy.model.get_output_embeddings()
     layers = {
         path: layer for path, layer in policy.named_modules() if isinstance(layer, nn.Linear) and layer is not output
     }
-    known = {path.rpartition(".")[2] for path in layers}
-    if missing := [name for name in names if name not in known]:
-        there = f"those of this model are {', '.join(sorted(known))}" if known else "this model has none"
-        raise InputError(f"--lora-layers: no linear layer is named {missing[0][:40]!r}; {there}")
+    layer_names = {path.rpartition(".")[2] for path in layers}
+    if missing := [name for name in names if name not in layer_names]:
+        choice = f"those of this model are {', '.join(sorted(layer_names))}" if layer_names else "this model has none"
+        raise InputError(f"--lora-layers: no linear layer is named {missing[0][:40]!r}; {choice}")
     return [layer for path, layer in layers.items() if path.rpartition(".")[2] in names]
 
 
 def adapters_of(policy: nn.Module) -> nn.ParameterDict:
-    """The parameters that learn, as a module of their own: what the optimizer moves and a checkpoint holds."""
+    """The trainable parameters as one module, for the optimizer and the checkpoint. Their names have / for dots."""
     return nn.ParameterDict({name.replace(".", "/"): parameter for name, parameter in trainable(policy).items()})
 
 
 @contextlib.contextmanager
 def without_adapters(policy: nn.Module) -> Iterator[nn.Module]:
-    """The model as it was before `add_lora`, for as long as the block runs."""
+    """Disable the adapters in the block: the model computes what it did before `add_lora`."""
     layers = [layer for layer in policy.modules() if isinstance(layer, LoRA)]
     scales = [layer.scale for layer in layers]
     for layer in layers:
@@ -45,9 +48,12 @@ def without_adapters(policy: nn.Module) -> Iterator[nn.Module]:
             layer.scale = scale
 
 
-def write_adapters(policy: ForeignModel, names: Sequence[str], config: FinetuneConfig, where: Path) -> Path:
-    """Write a folder that `peft.PeftModel.from_pretrained(model, folder)` reads; one that is there already stays."""
+def write_adapters(policy: ForeignModel, names: Sequence[str], config: FinetuneConfig, folder: Path) -> Path:
+    """Write `folder`, for `peft.PeftModel.from_pretrained(model, folder)`, and return it. An existing one is kept."""
     from safetensors.torch import save_file
+
+    if folder.exists():
+        return folder
 
     tensors = {
         f"base_model.model.{name.rpartition('.')[0]}.lora_{name[-1]}.weight": parameter.detach().cpu().contiguous()
@@ -62,10 +68,8 @@ def write_adapters(policy: ForeignModel, names: Sequence[str], config: FinetuneC
         "target_modules": list(names),
         "inference_mode": True,
     }
-    if where.exists():
-        return where
-    with replacing_folder(where) as folder:
-        folder.mkdir()
-        save_file(tensors, folder / "adapter_model.safetensors")
-        (folder / "adapter_config.json").write_text(json.dumps(settings, indent=2) + "\n")
-    return where
+    with replacing_folder(folder) as temporary:
+        temporary.mkdir()
+        save_file(tensors, temporary / "adapter_model.safetensors")
+        (temporary / "adapter_config.json").write_text(json.dumps(settings, indent=2) + "\n")
+    return folder

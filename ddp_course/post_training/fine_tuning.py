@@ -14,15 +14,15 @@ from torch import Tensor, nn
 
 from ddp_course.base.errors import InputError
 from ddp_course.data.packing import best_fit
+from ddp_course.data.windows import IGNORED
 
-IGNORED = -100  # what cross entropy leaves out
 Batch = dict[str, Tensor]
 
 
 def collate(rows: list[dict[str, list[int]]]) -> Batch:
-    """A batch, padded on the right: no earlier token of a causal model sees the padding.
+    """A batch of rows padded on the right, where the tokens of a causal model do not attend to the padding.
 
-    No rows: one without an answer, with which a rank takes part in a step and adds nothing to it.
+    Without rows: a row without an answer, so that a rank without examples takes part in a step and adds nothing to it.
     """
     rows = rows or [{"input_ids": [0, 0], "labels": [IGNORED, IGNORED]}]
     length, fill = max(len(row["labels"]) for row in rows), {"input_ids": 0, "labels": IGNORED}
@@ -31,10 +31,10 @@ def collate(rows: list[dict[str, list[int]]]) -> Batch:
 
 
 def pack(rows: list[dict[str, list[int]]], length: int) -> Batch:
-    """A batch of windows that hold several whole rows each, with the positions and the mask of rows on their own.
+    """A batch of windows of several whole rows each, with position_ids from 0 and an attention_mask for each row.
 
-    attention_mask: (windows, 1, length, length), True where a token may look: back, and within its row. A row's first
-    token is no target. Raises InputError if a row is longer than a window.
+    attention_mask: (windows, 1, length, length), True where a token attends: to its own row up to itself. A row's
+    first token is no target. Raises InputError if a row is longer than a window.
     """
     sizes = np.array([len(row["labels"]) for row in rows])
     if sizes.max() > length:
@@ -44,12 +44,12 @@ def pack(rows: list[dict[str, list[int]]], length: int) -> Batch:
     ids, positions = torch.zeros(2, *shape, dtype=torch.int64)
     labels, row_of = torch.full(shape, IGNORED), torch.full(shape, -1)  # -1: padding
     for number, (row, window, size) in enumerate(zip(rows, windows, sizes, strict=True)):
-        inside = slice(filled[window], filled[window] + size)
-        filled[window] = inside.stop
-        ids[window, inside] = torch.tensor(row["input_ids"])
-        labels[window, inside] = torch.tensor([IGNORED, *row["labels"][1:]])
-        positions[window, inside] = torch.arange(size)
-        row_of[window, inside] = number
+        span = slice(filled[window], filled[window] + size)
+        filled[window] = span.stop
+        ids[window, span] = torch.tensor(row["input_ids"])
+        labels[window, span] = torch.tensor([IGNORED, *row["labels"][1:]])
+        positions[window, span] = torch.arange(size)
+        row_of[window, span] = number
     same_row = row_of[:, None, :, None] == row_of[:, None, None, :]
     return {"input_ids": ids, "labels": labels, "position_ids": positions, "attention_mask": same_row.tril()}
 

@@ -32,23 +32,23 @@ class FinetuneConfig(RunSettings):
     """A JSONL file with prompt and answer (dpo: prompt, chosen, rejected) on each line, of which every 20th prompt is
     held out for validation; or a folder with train.jsonl and validation.jsonl."""
     objective: Literal["sft", "dpo"] = "sft"
-    """sft: the mean loss of the answer tokens. dpo: direct preference optimization against the model as it was."""
+    """sft: the mean loss of the answer tokens. dpo: direct preference optimization, relative to the initial model."""
     dpo_beta: PositiveFloat = 0.1
-    """How strongly DPO holds the model to what it was."""
+    """Strength with which DPO keeps the policy near the reference."""
     max_tokens: Annotated[int, at_least(2), EXACT] = 512
-    """Tokens of a prompt and its answer, at most the model's context; a longer prompt loses its beginning."""
+    """Tokens of a prompt and its answer, at most the model's context; longer ones lose the prompt's beginning."""
     examples_per_update: PositiveInt = 32
     """Examples of one optimizer step, over all ranks: the constant of the run."""
     micro_batch_size: PositiveInt = 8
     """Examples that one rank takes through the model at a time."""
     pack: bool = False
     """Lay the examples of a micro-batch end to end in windows of at most --max-tokens, each with its own positions and
-    mask, instead of padding them: the same loss, fewer positions to compute. For --objective sft."""
+    mask, instead of padding them: the same loss from fewer computed positions. For --objective sft."""
 
     lora_rank: NonNegativeInt = 8
-    """Rank of the adapters that learn, while the model is frozen; 0: all weights learn, at a lower --learning-rate."""
+    """Rank of the LoRA adapters on the frozen model; 0: train all weights, with a lower --learning-rate."""
     lora_alpha: PositiveFloat = 16.0
-    """The adapters' output counts this many times, divided by their rank."""
+    """The output of an adapter is multiplied by this and divided by its rank."""
     lora_layers: str = "q_proj,k_proj,v_proj,o_proj"
     """Names of the linear layers that get an adapter, separated by commas."""
     merge: bool = False

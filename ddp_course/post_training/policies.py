@@ -37,7 +37,7 @@ class ForeignConfig:
 class ForeignModel(nn.Module):
     """A model of another library, called as MiniGPT is: tokens (n, length) of int64 -> logits (n, length, vocabulary).
 
-    It stays in eval mode: dropout would give the same completion another probability each time.
+    It is in eval mode: with dropout the same completion would have another probability each time.
     """
 
     def __init__(self, model: nn.Module, config: ForeignConfig) -> None:
@@ -51,7 +51,7 @@ class ForeignModel(nn.Module):
         return output if isinstance(output, Tensor) else output.logits
 
     def assert_trainable(self) -> None:
-        """Raise InputError if a parameter gets no gradient from a text: DDP waits for one from each, on every rank."""
+        """Raise InputError if a parameter gets no gradient from a text: DDP waits for one from every parameter."""
         device = next(self.parameters()).device
         self(torch.arange(min(8, self.config.context), device=device)[None]).sum().backward()
         unused = [name for name, parameter in self.named_parameters() if parameter.grad is None]
@@ -64,7 +64,7 @@ class ForeignModel(nn.Module):
 
     @torch.no_grad()
     def assert_packs(self) -> None:
-        """Raise InputError if a row has other logits in a packed window than on its own: not all models take masks."""
+        """Raise InputError if a packed row has other logits than the row by itself: some models ignore such masks."""
         tokens, row = torch.arange(8, device=next(self.parameters()).device)[None], torch.ones(4, 4, dtype=torch.bool)
         mask = torch.block_diag(row, row).tril().to(tokens.device)[None, None]
         try:
@@ -75,8 +75,8 @@ class ForeignModel(nn.Module):
             raise InputError(f"--pack: {self.config.policy} does not keep the rows of a packed window apart")
 
 
-class Words(Protocol):
-    """The interface of a policy's tokenizer, which data.tokenizer.Tokenizer has."""
+class PolicyTokenizer(Protocol):
+    """The tokenizer of a policy: `data.tokenizer.Tokenizer`, or a `NanochatTokenizer`."""
 
     end_of_text: int
 
@@ -88,21 +88,20 @@ class Words(Protocol):
 
 
 @dataclass(frozen=True)
-class Start:
-    """Load the initial policy of a run: the model on the CPU, in float32 and eval mode, and its tokenizer.
+class InitialPolicy:
+    """The model that a run starts from, on the CPU, in float32 and eval mode, with its tokenizer.
 
-    begin: tokens that stand before every prompt, as the model has learnt it. weights: a string that differs between
-    models with other weights.
+    begin: tokens before every prompt, as in the model's pre-training. weights: a fingerprint of the weights.
     """
 
     model: MiniGPT | ForeignModel
-    tokenizer: Words
+    tokenizer: PolicyTokenizer
     begin: tuple[int, ...]
     weights: str
 
 
 class NanochatTokenizer:
-    """nanochat's tokenizer with our names. Its documents begin with the token that thereby ends the one before."""
+    """nanochat's tokenizer as a PolicyTokenizer. The token that begins a document also ends the one before it."""
 
     def __init__(self, library: object, state: dict) -> None:
         self.encode, self.decode = library.encode, lambda ids: library.decode(list(ids))
@@ -113,53 +112,57 @@ class NanochatTokenizer:
 
 
 def prepare_policy(name: str) -> str:
-    """The name with everything settled that may differ between ranks, see `prepare_backbone`. Call it on one rank."""
+    """Resolve a name to one that means the same on all ranks, as `prepare_backbone`. Call it on one rank."""
     return prepare_backbone(name) if name.startswith(("minigpt:", *FOREIGN)) else name
 
 
-def load_policy(name: str) -> Start:
-    """The model that `name`, made by `prepare_policy`, means. Nothing is downloaded.
+def load_policy(name: str) -> InitialPolicy:
+    """Load the policy `name`, as `prepare_policy` returned it. Nothing is downloaded.
 
-    Raises InputError for what is not there or damaged, a model that looks to the right, one with parameters that not
-    every text uses, or a tokenizer that knows no end of a text.
+    Raises InputError for a missing or damaged checkpoint, a model that is not causal or has parameters that get no
+    gradient from a text, or a tokenizer without an end-of-text token.
     """
     if not name.startswith(FOREIGN):
-        start = load_pretrained(name.removeprefix("minigpt:"))
-        return Start(start.model, start.tokenizer, (), (start.source / CHECKSUM).read_text().split()[0][:16])
+        pretrained = load_pretrained(name.removeprefix("minigpt:"))
+        weights = (pretrained.source / CHECKSUM).read_text().split()[0][:16]
+        return InitialPolicy(pretrained.model, pretrained.tokenizer, (), weights)
     backbone = load_backbone(name)
     weights = fingerprint(backbone)
     model = ForeignModel(backbone.model.model, ForeignConfig(backbone.name, backbone.model.context))
     model.requires_grad_(True).assert_trainable()
     if backbone.name.startswith("hf:"):
-        words = tokenizer.existing(backbone.name.removeprefix("hf:"))
+        policy_tokenizer = tokenizer.existing(backbone.name.removeprefix("hf:"))
     else:
-        words = NanochatTokenizer(backbone.tokenizer, backbone.tokenizer_state)
-    return Start(model, words, (backbone.begin,), weights)
+        policy_tokenizer = NanochatTokenizer(backbone.tokenizer, backbone.tokenizer_state)
+    return InitialPolicy(model, policy_tokenizer, (backbone.begin,), weights)
 
 
-def write_as_folder(model: MiniGPT | ForeignModel, where: Path) -> Path | None:
-    """Write a Hugging Face policy as a folder that hf: and transformers read; returns it. None for other policies.
+def write_as_folder(model: MiniGPT | ForeignModel, folder: Path) -> Path | None:
+    """Write a Hugging Face policy to `folder`, for hf: and transformers, and return it. None for other policies.
 
-    A folder that is there already is left as it is.
+    An existing folder is kept as it is.
     """
     if not isinstance(model, ForeignModel) or not model.config.policy.startswith("hf:"):
         return None
-    if not where.exists():
-        with replacing_folder(where) as folder:
-            model.model.save_pretrained(folder)
+    if not folder.exists():
+        with replacing_folder(folder) as temporary:
+            model.model.save_pretrained(temporary)
             for file in Path(model.config.policy.removeprefix("hf:")).glob("*token*.json"):
-                shutil.copy(file, folder)
-    return where
+                shutil.copy(file, temporary)
+    return folder
 
 
 @contextlib.contextmanager
-def replacing_folder(where: Path) -> Iterator[Path]:
-    """The path of a folder to make, which is named `where` when the block ends, and dropped when it raises."""
-    temporary = where.with_name(f".{where.name}.{os.getpid()}.tmp")
+def replacing_folder(folder: Path) -> Iterator[Path]:
+    """Yield the path of a temporary folder to create. It becomes `folder` when the block ends, or goes if it raises.
+
+    Every error becomes an InputError.
+    """
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
         yield temporary
-        os.rename(temporary, where)
+        os.rename(temporary, folder)
     except Exception as error:  # OSError, or whatever a library makes of a full disk
-        raise InputError(f"cannot write {where}: {error}") from None
+        raise InputError(f"cannot write {folder}: {error}") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

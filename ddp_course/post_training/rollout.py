@@ -1,6 +1,6 @@
 """The rollout of a rank: sample completions, reward them, and compute the log-probabilities of both models.
 
-Nothing here knows of other ranks.
+Nothing here communicates with other ranks.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from ddp_course.models.minigpt import MiniGPT
 from ddp_course.post_training.batch import Batch, padded
 from ddp_course.post_training.grpo import group_advantages, mean_over_tokens, token_log_probs
 from ddp_course.post_training.pairwise_objective import pairwise_advantages
-from ddp_course.post_training.policies import ForeignModel, Words
+from ddp_course.post_training.policies import ForeignModel, PolicyTokenizer
 from ddp_course.training.precision import autocast
 
 
@@ -31,14 +31,14 @@ class Reward(Protocol):
 class Players:
     """The models of a rollout and its settings: the policy in training, the frozen reference and the reward.
 
-    new_tokens: the most that a completion has. micro_batch_size: sequences per forward pass. begin: tokens before every
-    prompt; a policy of another library may have been trained with one.
+    new_tokens: most tokens of a completion. micro_batch_size: sequences per forward pass. begin: tokens before every
+    prompt, see `policies.InitialPolicy`.
     """
 
     policy: MiniGPT | ForeignModel
     reference: MiniGPT | ForeignModel
     reward: Reward
-    tokenizer: Words
+    tokenizer: PolicyTokenizer
     new_tokens: int
     temperature: float
     micro_batch_size: int
@@ -61,7 +61,7 @@ class Players:
     def sample(
         self, model: MiniGPT | ForeignModel, prompts: Sequence[Sequence[int]], seed: int | None = None
     ) -> list[list[int]]:
-        """A completion for each prompt, in tokens, drawn by the rank's own generator or by one made from `seed`.
+        """Sample a completion for each prompt, in tokens: by torch's default generator, or by a new one with `seed`.
 
         A MiniGPT samples with a key-value cache. A model of another library computes the logits of the whole text for
         each token, which is slower but does not depend on that library's cache.
@@ -95,9 +95,9 @@ class Players:
 
 
 def sample_groups(players: Players, prompts: Sequence[str], group_size: int) -> tuple[Batch, int]:
-    """Sample `group_size` completions for each prompt, reward them, compare each with its group.
+    """Sample `group_size` completions for each prompt, reward them, and compute their advantages within the group.
 
-    Also returns how many completions were different from all earlier ones of their group.
+    Also returns the number of completions that differ from all earlier ones of their group.
     """
     prompts = [prompt for prompt in prompts for _ in range(group_size)]
     ids = [players.encode(prompt) for prompt in prompts]
@@ -118,7 +118,7 @@ def take_pairs(players: Players, pairs: Sequence[Pair], beta: float) -> tuple[Ba
     answers = [(pair.prompt, answer) for pair in pairs for answer in (pair.chosen, pair.rejected)]
     completions = [players.tokenizer.encode(answer)[: players.new_tokens] for _, answer in answers]
     rewards = players.reward.score(*zip(*answers, strict=True)).to(players.device)
-    # 1 for chosen, -1 for rejected: the batch's `better`. Its advantages need the log-probabilities and follow below.
+    # 1 for chosen, -1 for rejected: the batch's `better`. Its advantages need log-probabilities: set below.
     signs = torch.ones_like(rewards)
     signs[1::2] = -1
     batch = _batch(players, prompts, completions, rewards, signs)
