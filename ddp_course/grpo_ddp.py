@@ -2,7 +2,7 @@
 
     torchrun --standalone --nproc-per-node=2 ddp_course/grpo_ddp.py --pretrained runs/mine
     torchrun ... ddp_course/grpo_ddp.py --pretrained runs/mine --reward model --reward-model runs/reward
-    torchrun ... ddp_course/grpo_ddp.py --pretrained hf:path/to/model      # of Hugging Face; nanochat:SOURCE as well
+    torchrun ... ddp_course/grpo_ddp.py --pretrained hf:path/to/model      # from Hugging Face; or nanochat:SOURCE
     torchrun ... ddp_course/grpo_ddp.py --pretrained runs/mine --run-dir runs/grpo --resume auto
 
 Shao et al., "DeepSeekMath" (2024). Read it from `train` downwards. The lines for many processes are marked
@@ -76,7 +76,7 @@ def train(config: GRPOConfig) -> int:
         name = config.reward_backbone
         backbone = from_rank_0(world, lambda: prepare_backbone(name)) if name else ""
         reward = load_reward_model(config.reward_model, world.device, backbone)
-        identity["reward model"] = reward.fingerprint()  # the folder may hold a better one tomorrow
+        identity["reward model"] = reward.fingerprint()  # a resumed run may find another one in the folder
     players = Players(
         policy,
         copy.deepcopy(policy).requires_grad_(False),
@@ -104,22 +104,22 @@ def train(config: GRPOConfig) -> int:
     state = TrainingState({"model": policy, "optimizer": optimizer, "beta": beta}, identity)
     loop = TrainingLoop(run_directory, config, state)
     settings = asdict(policy.config) | {"prompts_file": prompts_file}
-    # With its tokenizer, our checkpoint can be read as a pre-trained model.
+    # With the tokenizer in it, a checkpoint can be loaded by --pretrained.
     if not loop.begin(checkpoint, settings, {"tokenizer_state": start.tokenizer.state()}):
         return 0
 
-    # DDP 3/7: the wrapper averages gradients. It is called where the policy learns; the bare model samples.
+    # DDP 3/7: the wrapper averages gradients. It is called in training only; sampling calls the bare model.
     ddp_policy = wrap(world, policy, torch.zeros(1, 2, dtype=torch.int64, device=world.device))
     held_out, real = prompts.held_out[world.rank :: world.size], prompts.real[world.rank :: world.size]
-    unchanged = validate(players, write(players, players.reference, held_out, config.seed), config, world)
-    baselines = {"reference": unchanged["reward"], "reference_parses": unchanged["parses"]}
-    if prompts.real:  # the reward of the corpus itself: a policy that is paid more has not become better than that
-        of_corpus = validate(players, cut_off(players, held_out, real), config, world)
-        baselines |= {"real": of_corpus["reward"], "real_parses": of_corpus["parses"]}
+    reference_metrics = validate(players, write(players, players.reference, held_out, config.seed), config, world)
+    baselines = {"reference": reference_metrics["reward"], "reference_parses": reference_metrics["parses"]}
+    if prompts.real:  # the reward of real code: a policy that gets more need not write better code
+        corpus_metrics = validate(players, cut_off(players, held_out, real), config, world)
+        baselines |= {"real": corpus_metrics["reward"], "real_parses": corpus_metrics["parses"]}
     per_step = config.prompts_per_update * (config.group_size if config.objective == "grpo" else 2)
     for step in loop.steps(unit="completions", per_step=per_step, shown=("reward", "kl", "beta")):
         if step == 0:
-            loop.progress.validation(0, **unchanged, **baselines)
+            loop.progress.validation(0, **reference_metrics, **baselines)
         learning_rate = config.learning_rate_at(step)
         set_learning_rate(optimizer, learning_rate)
         # DDP 4/7: the prompts of a step are the same at any world size. A rank takes its share, in whole groups.
@@ -129,24 +129,26 @@ def train(config: GRPOConfig) -> int:
         else:
             chosen = pairs_of_update(config.seed, step, config.prompts_per_update, len(pairs))
             batch, distinct = take_pairs(players, [pairs[n] for n in chosen[world.rank :: world.size]], beta.value)
-        if loop.abandons_step():  # to sample takes most of a step
+        if loop.abandons_step():  # sampling takes most of a step
             continue
-        # DDP 5/7: every number is a sum over a count, each over all ranks; so is the loss.
-        numbers = describe(batch, distinct, world)
-        target_count = numbers["tokens"] if config.objective == "grpo" else numbers["sequences"] / 2
-        loss_sum, clipped, gradient_norm = learn(ddp_policy, optimizer, batch, target_count, beta.value, config, world)
-        total_loss, total_clipped = loop.sum_over_ranks(loss_sum, clipped)
+        # DDP 5/7: the loss and every metric are a sum over all ranks, divided by a count over all ranks.
+        metrics = describe(batch, distinct, world)
+        target_count = metrics["tokens"] if config.objective == "grpo" else metrics["sequences"] / 2
+        loss_sum, clipped_count, gradient_norm = learn(
+            ddp_policy, optimizer, batch, target_count, beta.value, config, world
+        )
+        total_loss, total_clipped = loop.sum_over_ranks(loss_sum, clipped_count)
         loop.report(
             loss_sum,
             loss=total_loss / (target_count * config.passes),
-            **numbers,
+            **metrics,
             beta=beta.value,
             learning_rate=learning_rate,
-            clip_fraction=total_clipped / (numbers["tokens"] * config.passes),
+            clip_fraction=total_clipped / (metrics["tokens"] * config.passes),
             grad_norm=gradient_norm,
         )
-        # DDP 6/7: beta follows the KL of all ranks' samples: one that followed its own would train on another loss.
-        beta.update(numbers["kl"])
+        # DDP 6/7: beta follows the KL over all ranks' samples. By its own KL each rank would get another loss.
+        beta.update(metrics["kl"])
         loop.save_and_validate(
             lambda: validate(players, write(players, policy, held_out, config.seed), config, world) | baselines
         )
@@ -158,9 +160,9 @@ def train(config: GRPOConfig) -> int:
     if world.is_main:
         validated = loop.progress.validated
         print(
-            f"\nmean reward on held-out prompts: {validated['reward']:.3f}, reference {unchanged['reward']:.3f}, "
+            f"\nmean reward on held-out prompts: {validated['reward']:.3f}, reference {baselines['reference']:.3f}, "
             f"{loop.progress.last['kl']:.4f} nats per token away\n"
-            f"of what it writes {validated['parses']:.1%} parses, reference {unchanged['parses']:.1%}",
+            f"of what it writes {validated['parses']:.1%} parses, reference {baselines['reference_parses']:.1%}",
             flush=True,
         )
         chosen = prompts.held_out[: config.samples]
@@ -175,12 +177,12 @@ def train(config: GRPOConfig) -> int:
 
 
 def least_bytes(config: GRPOConfig, policy: nn.Module, world_size: int) -> int:
-    """A lower bound of what a rank holds: its sequences and, while a MiniGPT samples them, all keys and values."""
+    """A lower bound of the memory that a rank needs: its sequences and, for a MiniGPT, their key-value cache."""
     tokens = -(-config.prompts_per_update // world_size) * config.new_tokens
     if config.objective == "pairwise":
         return 2 * tokens
     sizes = policy.config
-    cached = 0  # numbers of at least two bytes, for each token
+    cached = 0  # keys and values of one token, at least two bytes each
     if isinstance(sizes, MiniGPTConfig):
         cached = 2 * sizes.layers * sizes.width * (sizes.kv_heads or sizes.heads) // sizes.heads
     return config.group_size * tokens * (8 + 2 * cached)
@@ -197,10 +199,10 @@ def learn(
 ) -> tuple[Tensor, Tensor, float]:
     """Take `passes` optimizer steps on one batch (collective). target_count: tokens or pairs, over all ranks.
 
-    Returns this rank's sums, over all passes, of the loss and of the clipped tokens; and the last gradient norm.
+    Returns this rank's sum of the loss and count of clipped tokens, over all passes, and the last gradient norm.
     """
     parts = list(batch.parts(config.micro_batch_size))
-    loss_sum, clipped = torch.zeros((), device=world.device), torch.zeros((), device=world.device)
+    loss_sum, clipped_count = torch.zeros(2, device=world.device)
     for _ in range(config.passes):
         for number, part in enumerate(parts, start=1):
             accumulates = number < len(parts) and world.size > 1  # ranks may differ in the number of parts
@@ -209,10 +211,10 @@ def learn(
                     logits = ddp_policy(part.tokens)
                 log_probs, _ = token_log_probs(logits, part.tokens, config.temperature)
                 if config.objective == "grpo":
-                    loss, clipped_now = grpo_loss(
+                    loss, clipped = grpo_loss(
                         log_probs, part.old, part.reference, part.advantages, part.counted, clip=config.clip, beta=beta
                     )
-                    clipped += clipped_now
+                    clipped_count += clipped
                 else:
                     loss = pairwise_loss(log_probs, part.advantages, part.counted)
                 # DDP divides the sum of the ranks' gradients by the world size. We want the mean over the global batch.
@@ -221,13 +223,13 @@ def learn(
         gradient_norm = clip_grad_norm_(ddp_policy.parameters(), config.gradient_clip or math.inf)
         optimizer.step()
         optimizer.zero_grad()
-    return loss_sum, clipped, gradient_norm.item()
+    return loss_sum, clipped_count, gradient_norm.item()
 
 
 def validate(players: Players, texts: list[tuple[str, str]], config: GRPOConfig, world: World) -> dict[str, float]:
-    """Mean reward of completions of held-out prompts, and the share that parses, which a learned reward does not see.
+    """Mean reward of completions, and the share that parses, whatever the reward is (collective).
 
-    texts: this rank's prompts and completions (collective).
+    texts: this rank's prompts and their completions.
     """
     reward = players.reward.score(*zip(*texts, strict=True)).sum().item() if texts else 0.0
     parsed = sum(parses(*text, config.min_statements) for text in texts)

@@ -1,4 +1,4 @@
-"""Prompts and completions as tensors, with what the models say of them, and the numbers that describe them."""
+"""A batch of prompts and completions with log-probabilities and rewards, and its metrics."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from ddp_course.post_training.grpo import kl_estimate, mean_over_tokens
 
 @dataclass(frozen=True)
 class Batch:
-    """One rank's sequences of an update. `length` is that of the longest; shorter ones are padded on the right.
+    """One rank's sequences of a round of sampling, padded on the right to the `length` of the longest.
 
     tokens      (sequences, length) of int64: prompt, completion, padding
     counted     (sequences, length - 1) of bool: predictions that belong to the completion
-    old         (sequences, length - 1): log-probabilities under the policy as it is before the update
+    old         (sequences, length - 1): log-probabilities under the policy before the optimizer steps of the round
     reference   (sequences, length - 1): under the frozen reference
     entropy     (sequences, length - 1): of the policy's distribution, in nats
     rewards     (sequences,)
@@ -35,7 +35,7 @@ class Batch:
     better: Tensor
 
     def parts(self, size: int) -> Iterator["Batch"]:
-        """Cut into runs of at most `size` sequences: micro-batches."""
+        """Split into micro-batches of at most `size` sequences."""
         for part in zip(*(tensor.split(size) for tensor in vars(self).values()), strict=True):
             yield Batch(*part)
 
@@ -43,7 +43,7 @@ class Batch:
 def padded(
     prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """`tokens` and `counted` of a Batch. A padding token is 0, which nobody sees: attention looks back only."""
+    """`tokens` and `counted` of a Batch. Padding is 0 and on the right, where causal attention does not see it."""
     texts = [[*prompt, *completion] for prompt, completion in zip(prompts, completions, strict=True)]
     longest = max(map(len, texts))
     tokens = torch.tensor([text + [0] * (longest - len(text)) for text in texts], device=device)
@@ -55,13 +55,15 @@ def padded(
 def describe(batch: Batch, distinct: int, world: World) -> dict[str, float]:
     """Compute metrics of the global batch (collective): sums and counts are reduced, then divided.
 
-    `sequences`, `tokens`: how many. Means over the sequences: reward, length (in tokens), distinct (the share of
-    different completions, by group). Means over the tokens: kl (to the reference), entropy. Margins: the mean of what
-    should become likelier less the mean of what should not, of the reward (r), the log-probability of a token (lp),
-    and that less the reference's (kl).
+    distinct: this rank's number of completions that differ from all earlier ones of their group.
+
+    sequences, tokens: counts; only tokens of completions. reward, length (in tokens), distinct: means over the
+    sequences. kl (to the reference), entropy: means over the tokens. r_margin, lp_margin, kl_margin: the mean over
+    the sequences with `better` 1 less that over those with -1, of the reward, of the mean log-probability of a token,
+    and of that less the reference's; 0 if either group is empty.
     """
     log_probs = mean_over_tokens(batch.old, batch.counted)
-    moved = log_probs - mean_over_tokens(batch.reference, batch.counted)
+    log_ratios = log_probs - mean_over_tokens(batch.reference, batch.counted)
     kl = kl_estimate(batch.old, batch.reference)
     sums = {
         "sequences": len(batch.tokens),
@@ -72,11 +74,11 @@ def describe(batch: Batch, distinct: int, world: World) -> dict[str, float]:
         "entropy": batch.entropy.where(batch.counted, 0).sum(),
     }
     for side, chosen in (("better", batch.better > 0), ("worse", batch.better < 0)):
-        of_side = {"count": chosen, "r": batch.rewards, "lp": log_probs, "kl": moved}
-        sums |= {f"{side} {name}": values.where(chosen, 0).sum() for name, values in of_side.items()}
+        columns = {"count": chosen, "r": batch.rewards, "lp": log_probs, "kl": log_ratios}
+        sums |= {f"{side} {name}": values.where(chosen, 0).sum() for name, values in columns.items()}
     total = dict(zip(sums, sum_over_ranks(world, *sums.values()), strict=True))
     sequences, tokens = total["sequences"], max(1, total["tokens"])
-    described = {
+    metrics = {
         "sequences": sequences,
         "tokens": tokens,
         "reward": total["reward"] / sequences,
@@ -88,5 +90,5 @@ def describe(batch: Batch, distinct: int, world: World) -> dict[str, float]:
     both = total["better count"] and total["worse count"]
     for name in ("r", "lp", "kl"):
         better, worse = (total[f"{side} {name}"] / max(1, total[f"{side} count"]) for side in ("better", "worse"))
-        described[f"{name}_margin"] = better - worse if both else 0.0
-    return described
+        metrics[f"{name}_margin"] = better - worse if both else 0.0
+    return metrics

@@ -1,8 +1,7 @@
-"""The formulas of GRPO: Shao et al., "DeepSeekMath" (2024), section 4.1; and what steers its KL penalty. No model, no
-ranks, tensors only.
+"""The formulas of GRPO, on tensors: Shao et al., "DeepSeekMath" (2024), section 4.1; and the KL penalty's controller.
 
 A sequence has `length` tokens, of which `length - 1` are predicted. `counted` marks the predictions that belong to the
-completion; prompts and padding count nowhere.
+completion, not to the prompt or the padding.
 """
 
 import math
@@ -17,7 +16,7 @@ def group_advantages(rewards: Tensor) -> Tensor:
     """How much better each completion is than the others of its group, in standard deviations of the group.
 
     rewards: (groups, completions of a group), at least 2; returns the same shape. A group whose rewards are all equal
-    has nothing to teach: its advantages are exactly 0. The 1e-4 keeps a group that hardly differs from being blown up.
+    teaches nothing: its advantages are exactly 0. The 1e-4 bounds those of a group whose rewards hardly differ.
     """
     mean, spread = rewards.mean(dim=1, keepdim=True), rewards.std(dim=1, keepdim=True)
     equal = rewards.amax(dim=1, keepdim=True) == rewards.amin(dim=1, keepdim=True)
@@ -28,7 +27,7 @@ def token_log_probs(logits: Tensor, tokens: Tensor, temperature: float = 1.0) ->
     """Log-probability of each token after the first, and the entropy of the distribution it was drawn from, in nats.
 
     logits: (sequences, length, vocabulary), tokens: (sequences, length); both results are (sequences, length - 1).
-    `temperature` is the one that was sampled with: the policy is what draws.
+    `temperature`: that of the sampling, so that these are the probabilities by which tokens were drawn.
     """
     logits = logits[:, :-1]
     log_probs = (logits if logits.dtype == torch.float64 else logits.float()).div(temperature).log_softmax(-1)
@@ -56,10 +55,10 @@ def grpo_loss(
 ) -> tuple[Tensor, Tensor]:
     """Clipped policy gradient with a KL penalty. A *sum* over tokens: divide once by the tokens of all ranks.
 
-    Also returns how many tokens have left the clip range, so that the policy term pulls at them no more.
+    Also returns the number of clipped tokens, whose policy term has no gradient.
 
     log_probs, old, reference: (sequences, length - 1), of the policy that learns, of the one that sampled, and of the
-    frozen one. advantages: (sequences,). `clip`: how far the probability ratio may leave 1 before it stops paying.
+    frozen one. advantages: (sequences,). `clip`: how far the probability ratio may leave 1.
     The paper takes the mean of each completion first; dividing by all tokens instead gives every token the same
     weight, however long its completion (Yu et al., "DAPO", 2025, section 3.3).
     """
@@ -68,9 +67,9 @@ def grpo_loss(
     log_probs, old, reference = (values.where(counted, 0) for values in (log_probs, old, reference))
     ratio = (log_probs - old).exp()
     advantages = advantages[:, None]
-    free, bounded = ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages
-    loss = beta * kl_estimate(log_probs, reference) - torch.minimum(free, bounded)
-    return loss.where(counted, 0).sum(), ((bounded < free) & counted).sum()
+    unclipped, clipped = ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages
+    loss = beta * kl_estimate(log_probs, reference) - torch.minimum(unclipped, clipped)
+    return loss.where(counted, 0).sum(), ((clipped < unclipped) & counted).sum()
 
 
 class AdaptiveBeta:
@@ -78,11 +77,11 @@ class AdaptiveBeta:
 
     A proportional controller, as in Ziegler et al., "Fine-tuning language models from human preferences" (2019),
     section 2.2, whose gain is 0.1. `target` is in nats per token; 0 keeps the weight as it is.
-    A weight that follows stays within LOWEST_BETA and HIGHEST_BETA, whatever the gain: below 0 it would pay for
-    distance, and from 0 no factor leads back. A weight of 0 at the start stays 0.
+    An adapted weight stays within LOWEST_BETA and HIGHEST_BETA, whatever the gain: a negative one would reward
+    distance, and 0 could not grow again. A weight of 0 at the start stays 0.
 
-    It is state: `value` depends on every KL it was told. So all ranks must tell it the same number, the mean over
-    the global batch, or they train on different losses; and a checkpoint has to hold it.
+    `value` depends on every KL that `update` got. So all ranks must pass the same one, the mean over the global batch,
+    or they train on different losses; and a checkpoint has to hold `value`.
     """
 
     def __init__(self, value: float, target: float, gain: float) -> None:
@@ -90,7 +89,7 @@ class AdaptiveBeta:
         self._target, self._gain = target, gain
 
     def update(self, kl: float) -> None:
-        """`kl`: mean over the tokens of *all* ranks, in nats. One that is NaN says nothing and changes nothing."""
+        """`kl`: mean over the tokens of *all* ranks, in nats. NaN leaves the weight as it is."""
         if self._target and self.value and not math.isnan(kl):
             error = min(max(kl / self._target - 1, -0.2), 0.2)
             self.value = min(max(self.value * (1 + self._gain * error), LOWEST_BETA), HIGHEST_BETA)

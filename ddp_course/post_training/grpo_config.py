@@ -21,7 +21,7 @@ from ddp_course.training.settings import (
 
 @dataclass(frozen=True)
 class GRPOConfig(RunSettings):
-    """Post-train a policy by the rewards of what it writes. Prompts and update are the same at any world size."""
+    """Post-train a policy on the rewards of its completions. The prompts of a round are the same at any world size."""
 
     preset: Literal["laptop", "tiny", "gpus"] = "laptop"
     steps: PositiveInt = 40
@@ -40,11 +40,11 @@ class GRPOConfig(RunSettings):
     objective: Literal["grpo", "pairwise"] = "grpo"
     """grpo: groups of sampled completions. pairwise: fixed pairs of answers; nothing is sampled to learn from."""
     reward: Literal["parses", "model"] = "parses"
-    """parses: 1 if prompt and completion are Python, else 0; nothing is executed. model: what --reward-model says."""
+    """parses: 1 if prompt and completion are Python, else 0; nothing is executed. model: that of --reward-model."""
     reward_model: str = ""
     """A checkpoint or run directory of reward_ddp, for --reward model."""
     reward_backbone: str = ""
-    """Its backbone, as in reward_ddp, if it is not where it was; a hub's is fetched only if it is named here."""
+    """The reward model's backbone, as in reward_ddp, if it was moved; downloaded from the hub only if named here."""
     min_statements: PositiveInt = 1
     """New statements that a completion needs before it can count as one that parses."""
     data: str = "stdlib"
@@ -55,11 +55,11 @@ class GRPOConfig(RunSettings):
     prompts_per_update: PositiveInt = 16
     """Prompts (or pairs) of one round, over all ranks."""
     group_size: Annotated[int, at_least(2), EXACT] = 8
-    """Completions sampled for each prompt, which are compared with each other."""
+    """Completions sampled for each prompt. Their advantages compare them with each other."""
     new_tokens: PositiveInt = 24
     """Tokens after which a completion is cut off."""
     temperature: Annotated[float, FINITE, between(0.001, 1000)] = 1.0
-    """Temperature of the sampling, and of the log-probabilities: the policy is what is sampled from."""
+    """Temperature of the sampling, and of the log-probabilities in the loss."""
     passes: Repetitions = 2
     """Optimizer steps on the same completions. From the second on the ratio leaves 1, and can be clipped."""
     micro_batch_size: PositiveInt = 16
@@ -75,13 +75,13 @@ class GRPOConfig(RunSettings):
     ] = 0.05
     """Weight of the KL penalty at the start."""
     kl_target: NonNegativeFloat = 0.2
-    """KL to the reference, in nats per token, that beta steers for; 0 leaves beta as it is."""
+    """KL to the reference, in nats per token, that beta is adapted to; 0: beta is constant."""
     beta_gain: NonNegativeFloat = 0.5
-    """How fast beta follows: a round changes it by at most a fifth of this share."""
+    """Gain of the adaptation: in a round beta changes by at most a fifth of this, as a share of beta."""
     validation_prompts: PositiveInt = 128
     """Held-out prompts of a validation; policy and reference write one completion for each."""
     samples: NonNegativeInt = 3
-    """Held-out prompts that reference and policy complete at the end, to be read; 0 writes none."""
+    """Held-out prompts whose completions by reference and policy are written to samples.txt at the end; 0: none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""The prompts and pairs of a run of grpo_ddp.py: collected from the corpus, or read again where the run goes on."""
+"""The prompts and pairs of a run of grpo_ddp.py: collected from the corpus, or read again when the run resumes."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,10 +14,11 @@ from ddp_course.post_training.rollout import Players
 def collect_or_read_prompts(
     config: GRPOConfig, players: Players, resumed_settings: Mapping[str, object]
 ) -> tuple[Prompts, list[Pair], str]:
-    """The prompts, for the pairwise objective the pairs, and the file that keeps them. Called on one rank.
+    """The prompts, the pairs (for the pairwise objective), and the path of the file with both. Called on one rank.
 
-    resumed_settings: those of the run that goes on, with that file as "prompts_file". While it is there and undamaged,
-    the run reads it again, whatever has become of the corpus meanwhile.
+    resumed_settings: those of a resumed run, in which "prompts_file" is that path. While the file is undamaged the run
+    reads it again, even if the corpus has changed. Raises InputError if the corpus has too few prompts, or no pair
+    would be learned from.
     """
     if players.room < 1:
         raise InputError(
@@ -45,6 +46,6 @@ def collect_or_read_prompts(
 
 
 def has_equal_rewards(pair: Pair, players: Players) -> bool:
-    """Whether the pairwise objective gives both answers no weight: it is the difference of their rewards."""
+    """Whether both answers of the pair earn the same reward, so that the pairwise objective has nothing to learn."""
     chosen, rejected = players.reward.score([pair.prompt] * 2, [pair.chosen, pair.rejected]).tolist()
     return chosen == rejected

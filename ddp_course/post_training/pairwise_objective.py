@@ -2,9 +2,9 @@
 
 An early version of scripts/kat_train_grpo.py in github.com/tablekat/nanochat-rlhf-density-sampling (October 2025)
 trains its policy this way, with sums over an answer's tokens where these are means. Each pair (chosen, rejected) is one
-example: the log-probability of the chosen answer is pushed up and that of the rejected one down, in proportion to how
-much better a reward model finds it, less beta times how much farther the policy has moved on it. It is REINFORCE with
-two fixed samples that the policy did not draw. Kept here to be compared with what GRPO is.
+example: the log-probability of the chosen answer is pushed up and that of the rejected one down, in proportion to their
+reward margin, less beta times the margin of their log-probability ratios to the reference. It is REINFORCE with two
+fixed samples that the policy did not draw. Kept here for a comparison with GRPO.
 """
 
 import torch
@@ -17,10 +17,10 @@ def pairwise_advantages(rewards: Tensor, log_probs: Tensor, reference: Tensor, b
     """The weight of each answer: reward margin less beta times KL margin for the chosen one, minus that for the other.
 
     rewards, log_probs, reference: (pairs, 2), chosen first; of each answer its reward, and the mean log-probability of
-    a token under the policy and under the reference. Returns (pairs, 2). Nothing is differentiated through it.
+    a token under the policy and under the reference. Returns (pairs, 2), without gradients.
     """
-    moved = (log_probs - reference).detach()
-    margin = (rewards[:, 0] - rewards[:, 1]) - beta * (moved[:, 0] - moved[:, 1])
+    log_ratios = (log_probs - reference).detach()
+    margin = (rewards[:, 0] - rewards[:, 1]) - beta * (log_ratios[:, 0] - log_ratios[:, 1])
     return torch.stack([margin, -margin], dim=1)
 
 

@@ -23,9 +23,9 @@ HEADER = re.compile(r"^[ \t]*((?:async )?def \w+\(.*\)(?: *-> *[^:\n]+)?:)[ \t]*
 
 @dataclass(frozen=True)
 class Prompts:
-    """Prompts to train on, and held-out prompts: from other files, and none of them among the training prompts.
+    """Prompts to train on, and held-out prompts, which come from other files and are not among the training prompts.
 
-    real: the code after each held-out prompt in the corpus, to be rewarded as a model's completions are.
+    real: the corpus's code after each held-out prompt, whose reward is compared with that of completions.
     """
 
     train: list[str]
@@ -34,7 +34,7 @@ class Prompts:
 
 
 def collect(corpus: Corpus, tokenizer: Tokenizer, longest: int, held_out: int) -> Prompts:
-    """Every function header of at most `longest` tokens that stands on one line of the corpus, each once, in order.
+    """Every one-line function header of the corpus of at most `longest` tokens, each once, in order.
 
     A prompt ends with the colon: the line break belongs to the completion, because a byte-pair tokenizer takes it
     together with the indentation that follows. `held_out` headers come from the validation split, spread evenly.
@@ -112,7 +112,7 @@ def _digest(text: str) -> str:
 
 
 def prompts_of(prompts: list[str], *, seed: int, update: int, count: int) -> list[str]:
-    """The `count` prompts of one update, over all ranks and without repetition: a pure function of (seed, update).
+    """The `count` prompts of step `update`, over all ranks and without repetition: a pure function of (seed, update).
 
     Each prompt gets a number from a Philox stream whose key is (seed, update), as in `data.windows`. The prompts with
     the smallest numbers are chosen.
@@ -122,5 +122,5 @@ def prompts_of(prompts: list[str], *, seed: int, update: int, count: int) -> lis
         raise InputError(f"the seed is {seed}, expected a whole number from 0 to 2**64 - 1")
     if count > len(prompts):
         raise InputError(f"an update wants {count} different prompts, the corpus has {len(prompts)}: ask for fewer")
-    words = np.random.Philox(key=np.array([seed, update], dtype=np.uint64)).random_raw(len(prompts))
-    return [prompts[index] for index in np.argsort(words, kind="stable")[:count]]
+    numbers = np.random.Philox(key=np.array([seed, update], dtype=np.uint64)).random_raw(len(prompts))
+    return [prompts[index] for index in np.argsort(numbers, kind="stable")[:count]]
