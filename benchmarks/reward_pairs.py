@@ -30,7 +30,7 @@ from ddp_course.models.reward import FrozenBackbone, RewardHead, feature_count
 from ddp_course.post_training.backbones import Backbone, frozen_minigpt
 from ddp_course.post_training.pair_validation import features_of, margins_of
 from ddp_course.post_training.reward_model import RewardModel, padded
-from ddp_course.reward_ddp import PRESETS, reading
+from ddp_course.reward_ddp import PRESETS, backbone_trial
 from ddp_course.training.precision import autocast, choose_precision, set_matmul_precision
 
 PAIRS = 64  # an update, as in the laptop preset
@@ -91,7 +91,7 @@ def main() -> None:
         "auto",
         PRESETS["laptop"].max_tokens,
         {},
-        make_trial=lambda: reading(model.backbone, PRESETS["laptop"]),
+        make_trial=lambda: backbone_trial(model.backbone, PRESETS["laptop"]),
     )
     model.precision = arithmetic.precision
     set_matmul_precision(arithmetic.precision)

@@ -1,4 +1,4 @@
-"""Train a reward model: a small head that learns, on a frozen language model that reads, which of two texts is better.
+"""Train a reward model: a small head, on a frozen language model, learns which of two texts is better.
 
     python ddp_course/reward_ddp.py --backbone minigpt:runs/mine                                   # one process
     torchrun --standalone --nproc-per-node=2 ddp_course/reward_ddp.py --backbone minigpt:runs/mine  # two
@@ -53,12 +53,12 @@ def train(config: RewardConfig) -> int:
     world = process_group.start(config.timeout_seconds, config.device)
     run_directory, checkpoint = open_run(world, config.run_dir, config.resume, kind="reward")
 
-    # REWARD 1/5: the backbone comes by name, and all ranks must hold the same one, with the same tokenizer.
+    # REWARD 1/5: every rank loads the backbone; its weights and its tokenizer must be the same on all.
     backbone = load_backbone(from_rank_0(world, lambda: prepare_backbone(config.backbone)))
     backbone_fingerprint = fingerprint(backbone)
     assert_same_value(world, "the backbone", backbone_fingerprint)
 
-    # One rank makes the pairs, or finds them, and all read the same two files.
+    # One rank makes or finds the pairs; all ranks read the same two files.
     counts, resumed = (config.train_pairs, config.validation_pairs), run_directory.resumed_settings
     folder = from_rank_0(world, lambda: prepare_pairs(config.pairs, *counts, config.seed, resumed_settings=resumed))
     train_pairs, held_out = read_pairs(folder / TRAIN), read_pairs(folder / VALIDATION)
@@ -72,7 +72,7 @@ def train(config: RewardConfig) -> int:
         config.precision,
         config.max_tokens,
         run_directory.resumed_settings,
-        make_trial=lambda: reading(backbone.model, config),
+        make_trial=lambda: backbone_trial(backbone.model, config),
     )
     set_matmul_precision(arithmetic.precision)
     set_attention(backbone.model, arithmetic.attention)
@@ -94,17 +94,17 @@ def train(config: RewardConfig) -> int:
         return 0
     best = from_rank_0(world, lambda: best_checkpoint.name_best(run_directory.path, "val_loss"))
 
-    # REWARD 2/5: DDP around the head, and around nothing else: it refuses a module without anything to train.
+    # REWARD 2/5: DDP wraps the head only: it refuses a module without trainable parameters.
     ddp_head = wrap(world, head, torch.zeros(1, head.norm.normalized_shape[0]).to(head.reward.weight))
 
-    cut = sum(len(backbone.encode(pair.chosen)) >= config.max_tokens for pair in held_out)
+    truncated_count = sum(len(backbone.encode(pair.chosen)) >= config.max_tokens for pair in held_out)
     world.say(
         f"{config.backbone} is frozen; {sum(p.numel() for p in head.parameters()):,} parameters learn; {precision} on "
         f"{world.device}\n{len(train_pairs):,} pairs to train on and {len(held_out):,} held out\n"
         f"{config.pairs_per_update} pairs per update, over {world.size} rank(s); --max-tokens {config.max_tokens} cuts "
-        f"the end off {cut} of the held-out completions"
+        f"the end off {truncated_count} of the held-out completions"
     )
-    # The backbone is frozen, so this rank's share of the held-out pairs is read once, when it is first needed.
+    # The backbone is frozen, so the features of held-out pairs are computed once, at the first validation.
     sources = source_numbers(held_out)
     held_out_features = functools.cache(lambda: features_of(model, held_out[world.rank :: world.size]))
     for step in loop.steps(unit="pairs", per_step=config.pairs_per_update, shown=("loss", "accuracy")):
@@ -113,7 +113,7 @@ def train(config: RewardConfig) -> int:
         # Each rank takes its share of one global batch. Shares may differ by one pair, and may be empty.
         global_batch = torch.tensor(pairs_of_update(config.seed, step, config.pairs_per_update, len(train_pairs)))
         share = global_batch.tensor_split(world.size)[world.rank]
-        # REWARD 3/5: chosen and rejected go through the head together, and come back in one backward: one all-reduce.
+        # REWARD 3/5: one forward pass of the head for chosen and rejected texts, so one backward pass, one all-reduce.
         margins = margins_of(ddp_head, features_of(model, [train_pairs[n] for n in share]))
         losses = -F.logsigmoid(margins)
         # REWARD 4/5: one normaliser for all ranks. The weight of a pair must not depend on the other pairs of its rank.
@@ -129,7 +129,7 @@ def train(config: RewardConfig) -> int:
         optimizer.step()
         optimizer.zero_grad()
 
-        # REWARD 5/5: sums and counts are reduced, and divided after that.
+        # REWARD 5/5: sums are all-reduced first and divided by the count afterwards.
         sums = loop.sum_over_ranks(loss, losses.sum(), (margins > 0).sum(), margins.sum(), factor.sum())
         mean_loss, unweighted_loss, accuracy, margin, mean_factor = (total / config.pairs_per_update for total in sums)
         loop.report(
@@ -168,23 +168,23 @@ def train(config: RewardConfig) -> int:
             flush=True,
         )
         for pair in held_out[: config.sample_pairs]:
-            run_directory.add_sample(loop.step, text := scored(model, pair))
+            run_directory.add_sample(loop.step, text := text_with_rewards(model, pair))
             print(text, flush=True)
         print(f"run directory: {run_directory.path}", flush=True)
     return 0
 
 
 def least_bytes(config: RewardConfig, backbone: FrozenBackbone, dtype: torch.dtype, world_size: int) -> int:
-    """A lower bound of the memory that a rank needs besides the backbone: the head, features and logits of a step."""
+    """A lower bound of a rank's memory besides the backbone's: the head, and the features and logits of a step."""
     features = feature_count(backbone.width)
     need = training_bytes(features * config.head_width, dtype) + 8 * config.pairs_per_update * features // world_size
-    # A text of a micro-batch has a completion of one token at least, with logits in float32 or wider.
+    # Each text of a micro-batch has logits for one token at least, in float32 or wider.
     texts = min(config.micro_batch_size, 2 * config.pairs_per_update // world_size)
     return need + 4 * texts * backbone.output.weight.shape[0]
 
 
 def weigh(train_pairs: list[Pair], config: RewardConfig, world: World) -> Tensor:
-    """The weight of every training pair, with mean 1; rank 0 reports how many prompts had none."""
+    """Weights of the training pairs, (pairs,) of float64 with mean 1; rank 0 reports how many prompts had none."""
     prompts = [pair.prompt for pair in train_pairs]
     if config.weight_mode == "none":
         return torch.ones(len(prompts), dtype=torch.float64)
@@ -197,8 +197,8 @@ def weigh(train_pairs: list[Pair], config: RewardConfig, world: World) -> Tensor
     return weights.values
 
 
-def reading(backbone: FrozenBackbone, config: RewardConfig) -> Trial:
-    """A trial to time, on the CPU: the backbone reads a micro-batch of long texts."""
+def backbone_trial(backbone: FrozenBackbone, config: RewardConfig) -> Trial:
+    """A function that `choose_precision` times on the CPU: the backbone's forward pass on a micro-batch."""
     length = min(config.max_tokens, backbone.context)
     tokens = torch.zeros(min(config.micro_batch_size, 1 + 1024 // length), length, dtype=torch.int64)
     starts, lengths = torch.full((len(tokens),), length // 2), torch.full((len(tokens),), length)
@@ -210,8 +210,8 @@ def reading(backbone: FrozenBackbone, config: RewardConfig) -> Trial:
     return trial
 
 
-def scored(model: RewardModel, pair: Pair) -> str:
-    """A pair with its two rewards, as text."""
+def text_with_rewards(model: RewardModel, pair: Pair) -> str:
+    """A pair with the rewards of both completions, to be read."""
     chosen, rejected = model.score([pair.prompt] * 2, [pair.chosen, pair.rejected]).tolist()
     return (
         f"...{pair.prompt[-120:]}    chosen, reward {chosen:+.2f}:\n{pair.chosen}"

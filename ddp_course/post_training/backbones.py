@@ -1,11 +1,11 @@
-"""Backbones by explicit name: the language model that a reward head reads, with its own tokenizer.
+"""Load a backbone by name: the frozen language model below a reward head, with its own tokenizer.
 
     minigpt:PATH                     a checkpoint of minigpt_ddp, or the newest of a run directory
     hf:FOLDER or hf:OWNER/NAME       a causal language model of Hugging Face transformers
     nanochat:SOURCE[/TAG[/STEP]]     what nanochat's own loader finds: base, mid, sft or rl
 
 There is no default and nothing falls back: a backbone that cannot be loaded is an error with the loader's own reason.
-transformers and nanochat are imported when one of theirs is asked for, and not before.
+transformers and nanochat are imported only for a backbone that needs them.
 """
 
 import hashlib
@@ -30,11 +30,11 @@ KINDS = "minigpt:PATH, hf:FOLDER_OR_NAME or nanochat:SOURCE"
 
 @dataclass(frozen=True)
 class Backbone:
-    """A frozen model on the CPU, and how text becomes its tokens.
+    """A frozen model on the CPU, with its tokenizer.
 
-    encode: token ids of a text, nothing added. begin: the id that stands before every prompt, so that also the first
-    token of an empty one follows something. tokenizer_state: plain JSON types, saved with the head. tokenizer: as its
-    library made it.
+    encode: text to token ids, without special tokens. begin: the token id before every prompt, so that a completion's
+    first token has a predecessor even if the prompt is empty. tokenizer_state: plain JSON types, saved with the head.
+    tokenizer: the library's own object.
     """
 
     name: str
@@ -58,24 +58,24 @@ def fingerprint(backbone: Backbone) -> str:
 
 
 def prepare_backbone(name: str, *, fetch: bool = True) -> str:
-    """The name with everything settled that may differ between ranks; call it on one rank, the others use its result.
+    """Resolve a backbone's name to one that means the same on all ranks. Call it on one rank and broadcast the result.
 
     A run directory becomes the newest valid checkpoint in it, a folder its full path, and a model of the Hugging Face
     hub is downloaded, once, into a folder that all ranks of this machine can read. `fetch=False` downloads nothing:
-    for a name that no user typed. Raises InputError for a name of another form, or for what is not there.
+    for names that a checkpoint holds. Raises InputError for a name of another form, or a backbone that does not exist.
     """
-    kind, where = _parts(name)
+    kind, location = _kind_and_location(name)
     if kind == "minigpt":
-        path = Path(where).absolute()
+        path = Path(location).absolute()
         if os.path.isdir(path / "checkpoints"):
             path = checkpoint.newest_valid(path) or path
         if damage := checkpoint.problem(path):
             raise InputError(f"cannot load the backbone {name}: {damage}")
         return f"minigpt:{path}"
     if kind == "hf":
-        _transformers(name)
-        if Path(where).is_dir():
-            return f"hf:{Path(where).absolute()}"
+        _import_transformers(name)
+        if Path(location).is_dir():
+            return f"hf:{Path(location).absolute()}"
         if not fetch:
             raise InputError(
                 f"the backbone {name} is no folder of this machine, and is not downloaded on the word of a checkpoint: "
@@ -84,21 +84,21 @@ def prepare_backbone(name: str, *, fetch: bool = True) -> str:
         from huggingface_hub import snapshot_download
 
         try:
-            return "hf:" + snapshot_download(where, allow_patterns=["*.json", "*.safetensors", "*.model"])
+            return "hf:" + snapshot_download(location, allow_patterns=["*.json", "*.safetensors", "*.model"])
         except Exception as error:  # as in _huggingface
-            raise _cannot_load(name, error) from error
+            raise _loading_error(name, error) from error
     return name
 
 
 def load_backbone(name: str) -> Backbone:
-    """The backbone that `name` means, frozen and in eval mode. Nothing is downloaded: `prepare_backbone` does that.
+    """Load a backbone, frozen and in eval mode. Nothing is downloaded: `prepare_backbone` does that.
 
-    Raises InputError for a name of another form, a package that is not installed, whatever the loader complained of,
-    or a model that looks to the right, whose features would depend on the padding.
+    Raises InputError for a name of another form, a package that is not installed, any error of the loader, or a model
+    that is not causal, whose features would depend on the padding.
     """
     name = prepare_backbone(name, fetch=False)
-    kind, where = _parts(name)
-    backbone = {"minigpt": _minigpt, "hf": _huggingface, "nanochat": _nanochat}[kind](name, where)
+    kind, location = _kind_and_location(name)
+    backbone = {"minigpt": _minigpt, "hf": _huggingface, "nanochat": _nanochat}[kind](name, location)
     try:
         backbone.model.assert_causal()
     except InputError as error:
@@ -106,22 +106,22 @@ def load_backbone(name: str) -> Backbone:
     return backbone
 
 
-def _parts(name: str) -> tuple[str, str]:
-    kind, colon, where = name.partition(":")
-    if kind not in ("minigpt", "hf", "nanochat") or not colon or not where:
+def _kind_and_location(name: str) -> tuple[str, str]:
+    kind, _, location = name.partition(":")
+    if kind not in ("minigpt", "hf", "nanochat") or not location:
         raise InputError(f"no backbone {name!r}: a name has the form {KINDS}")
-    return kind, where
+    return kind, location
 
 
-def _minigpt(name: str, where: str) -> Backbone:
-    pretrained = load_pretrained(where)
+def _minigpt(name: str, location: str) -> Backbone:
+    pretrained = load_pretrained(location)
     tokenizer, frozen = pretrained.tokenizer, frozen_minigpt(pretrained.model)
     name = f"minigpt:{pretrained.source}"
     return Backbone(name, frozen, tokenizer.encode, tokenizer.end_of_text, tokenizer.state(), tokenizer)
 
 
 def frozen_minigpt(model: MiniGPT) -> FrozenBackbone:
-    """The model, whose last layer is taken out of it: without that it returns what the layer would read."""
+    """Freeze a MiniGPT. Its output layer is taken out of it, so that it returns the hidden states."""
     output, model.output = model.output, nn.Identity()
 
     def read(tokens: Tensor, row: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
@@ -132,20 +132,20 @@ def frozen_minigpt(model: MiniGPT) -> FrozenBackbone:
 
 
 def read_through(logits_of: Callable[[Tensor], Tensor], output: nn.Module) -> Read:
-    """Read by the model's own forward pass, in which the last layer is given nothing but the wanted places.
+    """A `Read` that calls the model's own forward pass, in which the output layer gets the chosen positions only.
 
-    Many models do something to what their last layer gives (Gemma 2 caps it, Cohere and Granite scale it), so the
+    Some models change the logits after their output layer (Gemma 2 caps them, Cohere and Granite scale them), so the
     logits are taken from the model and not from the layer. Raises InputError if the model does not call the layer.
     """
 
     def read(tokens: Tensor, row: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
         states: list[Tensor] = []
 
-        def only_there(layer: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+        def keep_positions(layer: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
             states.append(inputs[0])
             return (inputs[0][row, column][None],)
 
-        handle = output.register_forward_pre_hook(only_there)
+        handle = output.register_forward_pre_hook(keep_positions)
         try:
             logits = logits_of(tokens)
         finally:
@@ -157,10 +157,10 @@ def read_through(logits_of: Callable[[Tensor], Tensor], output: nn.Module) -> Re
     return read
 
 
-def _huggingface(name: str, where: str) -> Backbone:
-    transformers = _transformers(name)
-    # Not AutoTokenizer: where there is no tokenizer, it makes up one without a vocabulary and says nothing.
-    file = Path(where) / "tokenizer.json"
+def _huggingface(name: str, location: str) -> Backbone:
+    transformers = _import_transformers(name)
+    # Not AutoTokenizer: for a folder without a tokenizer it silently returns one with an empty vocabulary.
+    file = Path(location) / "tokenizer.json"
     if not file.is_file():
         raise InputError(f"cannot load the backbone {name}: it has no tokenizer.json, its tokenizer in one file")
     import tokenizers
@@ -169,26 +169,27 @@ def _huggingface(name: str, where: str) -> Backbone:
     transformers.utils.logging.set_verbosity_error()  # its warnings would come from every rank
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(file))
-        config = transformers.AutoConfig.from_pretrained(where, trust_remote_code=False, local_files_only=True)
+        config = transformers.AutoConfig.from_pretrained(location, trust_remote_code=False, local_files_only=True)
         if type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
             raise InputError(f"cannot load the backbone {name}: a {config.model_type} is no causal language model")
         model = transformers.AutoModelForCausalLM.from_pretrained(
-            where, config=config, dtype=torch.float32, local_files_only=True
+            location, config=config, dtype=torch.float32, local_files_only=True
         )
     except InputError:
         raise
     except Exception as error:  # these libraries raise nearly everything, and their message is the one that helps
-        raise _cannot_load(name, error) from error
-    known, output, config = model.get_input_embeddings().num_embeddings, model.get_output_embeddings(), model.config
-    config = config.get_text_config()
+        raise _loading_error(name, error) from error
+    vocab_size, output = model.get_input_embeddings().num_embeddings, model.get_output_embeddings()
+    config = model.config.get_text_config()
     if output is None:
         raise InputError(f"cannot load the backbone {name}: it has no last layer that gives logits")
-    if tokenizer.get_vocab_size() > known:
+    if tokenizer.get_vocab_size() > vocab_size:
         raise InputError(
             f"the tokenizer of {name} is another model's: it has {tokenizer.get_vocab_size()} tokens, "
-            f"the model knows {known}"
+            f"the model knows {vocab_size}"
         )
-    begin = next((id for id in (config.bos_token_id, config.eos_token_id) if isinstance(id, int) and id < known), 0)
+    special_ids = (config.bos_token_id, config.eos_token_id)
+    begin = next((id for id in special_ids if isinstance(id, int) and id < vocab_size), 0)
     read = read_through(lambda tokens: model(input_ids=tokens, use_cache=False).logits, output)
     sizes = (getattr(config, size, None) for size in ("max_position_embeddings", "max_seq_len"))
     context = next((size for size in sizes if isinstance(size, int) and size > 0), 2048)
@@ -202,18 +203,18 @@ def _huggingface(name: str, where: str) -> Backbone:
     return Backbone(name, frozen, encode, begin, state, tokenizer)
 
 
-def _nanochat(name: str, where: str) -> Backbone:
+def _nanochat(name: str, location: str) -> Backbone:
     try:
         from nanochat.checkpoint_manager import load_model
     except ImportError as error:
         raise InputError(f"the backbone {name} needs the package nanochat, which cannot be imported: {error}") from None
-    source, tag, step = (where.split("/") + [None, None])[:3]
+    source, tag, step = (location.split("/") + [None, None])[:3]
     try:
         model, tokenizer, _ = load_model(
             source, device=torch.device("cpu"), phase="eval", model_tag=tag, step=None if step is None else int(step)
         )
-    except Exception as error:
-        raise _cannot_load(name, error) from error
+    except Exception as error:  # as in _huggingface
+        raise _loading_error(name, error) from error
     frozen = FrozenBackbone(
         model, model.lm_head, read_through(model, model.lm_head), model.config.n_embd, model.config.sequence_len
     )
@@ -221,7 +222,7 @@ def _nanochat(name: str, where: str) -> Backbone:
     return Backbone(name, frozen, tokenizer.encode, tokenizer.get_bos_token_id(), state, tokenizer)
 
 
-def _transformers(name: str):
+def _import_transformers(name: str):
     try:
         import transformers
     except ImportError as error:
@@ -229,6 +230,6 @@ def _transformers(name: str):
     return transformers
 
 
-def _cannot_load(name: str, error: Exception) -> InputError:
+def _loading_error(name: str, error: Exception) -> InputError:
     reason = textwrap.shorten(str(error), 400, placeholder=" ...")
     return InputError(f"cannot load the backbone {name}: {type(error).__name__}: {reason}")

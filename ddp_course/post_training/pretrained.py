@@ -36,9 +36,9 @@ def load_pretrained(path: str | Path) -> Pretrained:
                 f"{path} is not a checkpoint of minigpt_ddp or grpo_ddp but {checkpoint.description(state)}: it has no "
                 f"{min(missing, default='model')!r}"
             )
-        chosen = tokenizer.from_state(config["tokenizer_state"])
-        shape = {name: config[name] for name in ("context", "layers", "heads", "width")}
-        shape["kv_heads"] = config.get("kv_heads")  # not in checkpoints from before it was a setting
-        model = MiniGPT(MiniGPTConfig(vocab_size=chosen.vocab_size, **shape))
+        model_tokenizer = tokenizer.from_state(config["tokenizer_state"])
+        sizes = {name: config[name] for name in ("context", "layers", "heads", "width")}
+        sizes["kv_heads"] = config.get("kv_heads")  # not in checkpoints from before it was a setting
+        model = MiniGPT(MiniGPTConfig(vocab_size=model_tokenizer.vocab_size, **sizes))
         model.load_state_dict(state["model"])
-        return Pretrained(model.eval(), chosen, path)
+        return Pretrained(model.eval(), model_tokenizer, path)

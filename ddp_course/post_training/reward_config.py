@@ -54,9 +54,9 @@ class RewardConfig(RunSettings):
     weights: str = "computed"
     """computed (1 / how many training prompts end in a line of the same shape), or a JSON file {md5: weight}."""
     weight_cap: Annotated[float, FINITE, Bound("at least 1, the average", lambda value: value >= 1)] | None = 3.0
-    """No pair counts more than this many average ones; None: no limit."""
+    """Upper limit of a pair's weight, as a multiple of the mean; None: no limit."""
     most_misses: Share = 0.01
-    """Share of prompts that may be missing in the file of weights."""
+    """Largest share of prompts that may be missing in the file of weights."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from ddp_course.base.errors import InputError
 from ddp_course.checkpoint import checkpoint
@@ -17,11 +18,11 @@ from ddp_course.training.precision import autocast
 
 
 class RewardModel(nn.Module):
-    """Scores completions: `score` from texts to rewards; `features` and `head` are its two halves.
+    """`score` computes the rewards of completions: `features` by the backbone, then `head`.
 
-    Texts of an update go through the backbone `micro_batch_size` at a time, those of like length together, and through
-    the head all at once. A text of more than `max_tokens` loses the beginning of its prompt, and if that is not
-    enough the end of its completion. An empty completion is judged by the last token of its prompt.
+    Texts go through the backbone `micro_batch_size` at a time, sorted by length, and through the head all at once. A
+    text of more than `max_tokens` loses the beginning of its prompt, and if that is not enough the end of its
+    completion. An empty completion is judged by the last token of its prompt.
     """
 
     def __init__(
@@ -61,18 +62,19 @@ class RewardModel(nn.Module):
         return self.head(self.features(prompts, completions)).float()
 
     def fingerprint(self) -> str:
-        """16 hex digits that differ between heads with other weights; the head's checkpoint knows its backbone."""
+        """16 hex digits that depend on the weights of the head. Its checkpoint holds the backbone's own fingerprint."""
         weights = (tensor.float().cpu().numpy().tobytes() for tensor in self.head.state_dict().values())
         return hashlib.sha256(b"".join(weights)).hexdigest()[:16]
 
     def tokens(self, prompt: str, completion: str) -> tuple[list[int], int]:
-        """The tokens of both, and where the completion starts.
+        """The tokens of prompt and completion, at most `max_tokens`, and the index at which the completion starts.
 
-        A policy can write a NUL, which no tokenizer takes; here it counts like every other byte that is no text.
+        A NUL, which a policy may write and no tokenizer accepts, is replaced by U+FFFD.
         """
-        after = self.encode(completion.replace("\0", "\N{REPLACEMENT CHARACTER}"))[: self.max_tokens - 1]
-        prompt_tokens = [self.begin, *self.encode(prompt)][-(self.max_tokens - len(after)) :]
-        return prompt_tokens + after, len(prompt_tokens) if after else len(prompt_tokens) - 1
+        completion_tokens = self.encode(completion.replace("\0", "\N{REPLACEMENT CHARACTER}"))[: self.max_tokens - 1]
+        prompt_tokens = [self.begin, *self.encode(prompt)][-(self.max_tokens - len(completion_tokens)) :]
+        start = len(prompt_tokens) if completion_tokens else len(prompt_tokens) - 1
+        return prompt_tokens + completion_tokens, start
 
 
 def padded(texts: Sequence[tuple[list[int], int]], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
@@ -81,21 +83,17 @@ def padded(texts: Sequence[tuple[list[int], int]], device: torch.device) -> tupl
     Padding is on the right, where no token of the text can see it; its value is 0 and does not matter.
     """
     lengths = torch.tensor([len(tokens) for tokens, _ in texts])
-    rows = torch.zeros(len(texts), int(lengths.max()), dtype=torch.int64)
-    for row, (tokens, _) in zip(rows, texts, strict=True):
-        row[: len(tokens)] = torch.tensor(tokens)
+    rows = pad_sequence([torch.tensor(tokens) for tokens, _ in texts], batch_first=True)
     starts = torch.tensor([start for _, start in texts])
     return rows.to(device), starts.to(device), lengths.to(device)
 
 
 def load_reward_model(path: str | Path, device: torch.device | str = "cpu", backbone: str = "") -> RewardModel:
-    """Read a checkpoint of reward_ddp, or of a run directory of it the best one, if that is whole, or else the newest.
+    """Load a reward model, frozen and in eval mode.
 
-    It is frozen and in eval mode.
-
-    The backbone is loaded from where it was when the head was trained, or from `backbone` if it has moved; what the
-    checkpoint names is only looked for on this machine, never downloaded. One with other weights or another tokenizer
-    is refused, since the head would read something it has never seen. Raises InputError.
+    path: a checkpoint of reward_ddp, or its run directory, of which the best checkpoint is read if it is valid, else
+    the newest valid one. backbone: its name, if it is no longer where the checkpoint says; that of the checkpoint is
+    never downloaded. Raises InputError, also for a backbone with other weights or another tokenizer than in training.
     """
     path = Path(path)
     if os.path.isdir(path / "checkpoints"):
