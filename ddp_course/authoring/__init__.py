@@ -1,1 +1,1 @@
-"""Runs the notebooks, stores their outputs, and derives the exercises from the solutions."""
+"""Authors' commands: run notebooks, derive exercises from solutions, make slides and variants of exercises."""

@@ -1,14 +1,14 @@
-"""Answers to the exercises as edits: what a mistake, or another right route, changes in a text that is already there.
+"""Wrong and right answers to the exercises, written as edits of the solution or of another answer.
 
 solutions/05_sharding_data/3/wrong.py holds ANSWERS, the answers to exercise 05.3. The `edit` of each reads as a diff:
 
-     def save(folder, step, state):          context: a line that stays, where it takes one to make the place unique
+     def save(folder, step, state):          context: an unchanged line, where the others are not unique
     -    if dist.get_rank() == 0:            a removed line
     +    if dist.get_rank() == 1:            an added line
     @@                                       between two hunks
 
 It is applied to the solution (the cell of solutions/), or to what `on` names: "given", the script that the question
-hands out, or another answer to the same question. A different design gives its whole `text` instead.
+hands out, or another answer to the same question. An answer of another design has its whole `text` instead.
 """
 
 import functools
@@ -31,7 +31,7 @@ SOLUTION_MARKS = ("### BEGIN SOLUTION", "### END SOLUTION")
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer to a question: its name, what it does, and its text as an edit or whole."""
+    """An answer to a question. does: a sentence on what it does. Its text is `edit` applied to `on`, or `text`."""
 
     name: str
     does: str
@@ -43,7 +43,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class WrongAnswer(Answer):
-    """A wrong answer: its verdict has this state, comes from this check, says this and names this place to look."""
+    """A wrong answer, with the expected verdict: its state, the check that fails, the message and the hint `look`."""
 
     check: str
     says: str
@@ -53,7 +53,7 @@ class WrongAnswer(Answer):
 
 @dataclass(frozen=True)
 class RightAnswer(Answer):
-    """A right answer by another route than the solution's; `does` names the difference."""
+    """A right answer that differs from the solution, by what `does` says."""
 
 
 @functools.cache
@@ -72,7 +72,7 @@ def wrong_answers(question: str) -> list[WrongAnswer]:
 
 
 def right_answers(question: str) -> list[RightAnswer]:
-    """The right answers to `question` that are unlike the solution."""
+    """The right answers to `question`, without the solution."""
     return [answer for answer in answers(question).values() if isinstance(answer, RightAnswer)]
 
 
@@ -95,7 +95,7 @@ def text_of(question: str, name: str) -> str:
 def edited(base: str, edit: str) -> str:
     """`base` with each hunk of `edit` applied, one after the other; see the top of this file for how an edit reads.
 
-    Raises InputError unless the lines that stay or go stand in `base` exactly once, one under the other.
+    Raises InputError unless the unchanged and removed lines of each hunk occur once, as consecutive lines.
     """
     lines = base.splitlines()
     for hunk in dedent(edit).strip("\n").split("\n@@\n"):
@@ -114,7 +114,7 @@ def edited(base: str, edit: str) -> str:
 
 @functools.cache
 def answer_cells(folder: str, question: str) -> list[str]:
-    """The text of each cell in solutions/ or exercises/ that writes the answer to `question`."""
+    """The text of each cell in `folder`, solutions or exercises, that writes the answer to `question`."""
     name = load(question).answer_name
     return [
         text.rstrip("\n") + "\n"

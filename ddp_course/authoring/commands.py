@@ -1,4 +1,4 @@
-"""Execute the notebooks, stamp them, and derive the exercises: the authors' commands.
+"""Run the notebooks and store their outputs, derive the exercises, write the setup cells.
 
     python -m ddp_course.authoring notebooks [--check] [names...]     make notebooks
     python -m ddp_course.authoring exercises [--check] [names...]     make exercises
@@ -50,22 +50,22 @@ LANGUAGE = {"file_extension": ".py", "mimetype": "text/x-python", "name": "pytho
 def select(root: Path, folders: tuple[str, ...], names: list[str]) -> list[Path]:
     """The notebooks in `folders`, in reading order, whose name or folder/name starts with one of `names`.
 
-    Raises InputError for a name that fits nothing.
+    All of them if `names` is empty. Raises InputError for a name that no notebook starts with.
     """
     notebooks = [path for folder in folders for path in sorted((root / folder).glob("*.ipynb"))]
     chosen = set()
     for name in names:
-        fits = {path for path in notebooks if f"{path.parent.name}/{path.name}".startswith(name)}
-        fits |= {path for path in notebooks if path.name.startswith(name)}
-        if not fits:
-            there = ", ".join(f"{path.parent.name}/{path.stem}" for path in notebooks) or "none"
-            raise InputError(f"no notebook in {' or '.join(folders)} starts with {name!r}; there are: {there}")
-        chosen |= fits
+        matches = {path for path in notebooks if f"{path.parent.name}/{path.name}".startswith(name)}
+        matches |= {path for path in notebooks if path.name.startswith(name)}
+        if not matches:
+            existing = ", ".join(f"{path.parent.name}/{path.stem}" for path in notebooks) or "none"
+            raise InputError(f"no notebook in {' or '.join(folders)} starts with {name!r}; there are: {existing}")
+        chosen |= matches
     return [path for path in notebooks if not names or path in chosen]
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write `text` to `path` in one step: an interrupted author is left with the old file, never with half of one."""
+    """Write `text` to `path` atomically, in a folder that is made if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
         file.write(text)
@@ -74,7 +74,7 @@ def replace_file(path: Path, text: str) -> None:
 def refresh_notebook(path: Path, root: Path = ROOT, on_cell: Callable = lambda number, count: None) -> float:
     """Run the notebook with its reading parameters, write outputs, hash and time back, and return the seconds.
 
-    The file stays as it was if the run fails or an output holds a path of this machine (NotebookFailed).
+    The file stays as it was if the run fails or an output holds a path of this machine: both raise NotebookFailed.
     """
     name = path.relative_to(root).as_posix()
     nb = read_notebook(path)
@@ -103,10 +103,10 @@ def refresh_notebook(path: Path, root: Path = ROOT, on_cell: Callable = lambda n
 
 
 def tidy_outputs(outputs: list[NotebookNode]) -> list[NotebookNode]:
-    """The text of a cell's output, normalised to differ as little as possible from run to run.
+    """The outputs of a cell, normalised to differ as little as possible from run to run.
 
-    Neighbouring pieces of one stream are joined; a progress bar keeps its last state; a widget goes, because a page
-    could only show the text it started with ("0%").
+    Neighbouring pieces of one stream are joined. A progress bar keeps its last state. A widget is dropped, because a
+    page could show its first text only ("0%").
     """
     tidy: list[NotebookNode] = []
     for output in outputs:
@@ -123,14 +123,14 @@ def tidy_outputs(outputs: list[NotebookNode]) -> list[NotebookNode]:
 
 
 def private_paths(root: Path = ROOT) -> list[str]:
-    """Folders that say something about the author's machine: home, repository, the environment Python runs from."""
+    """Folders that must not appear in outputs: home, the repository, and the Python environment of this machine."""
     folders = {Path.home(), root, root.resolve(), Path(sys.prefix), Path(sys.base_prefix)}
     on_every_machine = {Path("/"), Path("/usr"), Path("/usr/local")}
     return sorted(str(folder) for folder in folders - on_every_machine)
 
 
 def refuse_private_paths(nb: NotebookNode, cell: NotebookNode, name: str, root: Path) -> None:
-    """NotebookFailed if an output of the cell holds a path of this machine."""
+    """Raise NotebookFailed if an output of the cell holds one of `private_paths`."""
     paths = "|".join(re.escape(path) for path in private_paths(root))
     for line in (line for text in output_texts(cell) for line in text.splitlines()):
         match = re.search(rf"(?<![\w.-])({paths})(?![\w.-])", line)
@@ -142,7 +142,7 @@ def refuse_private_paths(nb: NotebookNode, cell: NotebookNode, name: str, root: 
 
 
 def machine_text() -> str:
-    """The machine in a few words, as the header box shows it: the cores this process may use, and the GPUs."""
+    """The cores that this process may use, and the GPUs, as the header box states them."""
     import torch
 
     from ddp_course.launcher.cores import usable_cores
@@ -165,11 +165,11 @@ def readme_picture(root: Path = ROOT) -> bytes:
 
 
 def exercise_text(solution: Path) -> str:
-    """The exercise notebook that belongs to a solution notebook, byte for byte as it has to stand on disk.
+    """The text of the exercise notebook that is derived from a solution notebook.
 
-    Cells tagged `solution` go (nbconvert's TagRemovePreprocessor). Each region from `### BEGIN SOLUTION` to
+    Cells tagged `solution` are removed (nbconvert's TagRemovePreprocessor). Each region from `### BEGIN SOLUTION` to
     `### END SOLUTION`, also inside a `%%writefile` cell, becomes one line, indented like the mark, that raises
-    NotImplementedError (nbgrader's ClearSolutions). Outputs go. Raises InputError if the marks do not pair up.
+    NotImplementedError (nbgrader's ClearSolutions). Outputs are removed. Raises InputError if the marks do not pair up.
     """
     try:
         from nbconvert.preprocessors import ClearOutputPreprocessor, TagRemovePreprocessor
@@ -199,17 +199,21 @@ def exercise_text(solution: Path) -> str:
 
 
 def stale_exercises(root: Path = ROOT, names: list[str] | None = None) -> dict[Path, str | None]:
-    """Exercise files that are not what their solution gives, as {path: right text, or None if it has no solution}."""
-    right: dict[Path, str | None] = {}
+    """Exercise files that differ from what their solution gives: {path: expected text, None without a solution}."""
+    expected: dict[Path, str | None] = {}
     if not names:
-        right |= dict.fromkeys(select(root, ("exercises",), []))
-    right |= {root / "exercises" / path.name: exercise_text(path) for path in select(root, ("solutions",), names or [])}
-    on_disk = {path: path.read_bytes() for path in right if path.exists()}
-    return {path: text for path, text in right.items() if text is None or on_disk.get(path) != text.encode()}
+        expected |= dict.fromkeys(select(root, ("exercises",), []))
+    solutions = select(root, ("solutions",), names or [])
+    expected |= {root / "exercises" / path.name: exercise_text(path) for path in solutions}
+    on_disk = {path: path.read_bytes() for path in expected if path.exists()}
+    return {path: text for path, text in expected.items() if text is None or on_disk.get(path) != text.encode()}
 
 
 def make_notebooks(root: Path, names: list[str], check: bool) -> int:
-    """Refresh each notebook and the exercise that follows from it; one failure does not hold the others back."""
+    """Refresh each notebook and the exercise derived from it, or with `check` name those with old outputs.
+
+    A failure does not stop the others. Returns the exit code.
+    """
     failures = 0
     for path in select(root, ("notebooks", "solutions"), names):
         name = path.relative_to(root).as_posix()
@@ -239,7 +243,10 @@ def make_notebooks(root: Path, names: list[str], check: bool) -> int:
 
 
 def make_exercises(root: Path, names: list[str], check: bool) -> int:
-    """Write the exercises, or with `check` name those that differ from what their solutions give."""
+    """Write the exercises, or with `check` name those that differ from what their solutions give.
+
+    Returns the exit code.
+    """
     stale = stale_exercises(root, names)
     for path, text in stale.items():
         if text is None:
@@ -253,7 +260,7 @@ def make_exercises(root: Path, names: list[str], check: bool) -> int:
 
 
 def make_setup_cells(root: Path, names: list[str], check: bool) -> int:
-    """Write the first code cell, or with `check` name the notebooks without it."""
+    """Write the setup cell of each notebook, or with `check` name those where it differs. Returns the exit code."""
     stale = 0
     for path in select(root, ("notebooks", "solutions"), names):
         nb = read_notebook(path)
@@ -277,13 +284,13 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     parser = Parser(
         prog="python -m ddp_course.authoring", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["notebooks", "exercises", "setup"])
+    parser.add_argument("command", choices=["notebooks", "exercises", "setup"])
     parser.add_argument("names", nargs="*", help="how a notebook's name starts: 04, solutions/02; default: all")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 and name what is out of date")
     try:
         options = parser.parse_intermixed_args(arguments)
         commands = {"notebooks": make_notebooks, "exercises": make_exercises, "setup": make_setup_cells}
-        return commands[options.what](root, options.names, options.check)
+        return commands[options.command](root, options.names, options.check)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2

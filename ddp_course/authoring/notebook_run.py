@@ -15,7 +15,7 @@ from ddp_course.authoring.setup_cell import lesson_cells
 from ddp_course.base.errors import InputError
 from ddp_course.lab.source import written_files
 
-INTERRUPT_GRACE_SECONDS = 25  # what a launcher may need to end its ranks: terminate, wait, kill, sweep
+INTERRUPT_GRACE_SECONDS = 25  # for a launcher to end its ranks: terminate, wait, kill, sweep
 ANSI_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 WRITE_FOLDERS = ("scripts", "answers")  # ignored by git; the only places a cell may write a file to
 
@@ -25,7 +25,7 @@ class NotebookFailed(Exception):
 
 
 def read_notebook(path: Path) -> NotebookNode:
-    """The notebook at `path`. A cell without an id of its own gets one made from its place and text, never at random.
+    """The notebook at `path`. A cell without an id, or with one used before, gets a hash of its index and text as id.
 
     Raises InputError if the file is no notebook of format 4.
     """
@@ -36,17 +36,17 @@ def read_notebook(path: Path) -> NotebookNode:
         raise InputError(f"{path} is not a notebook: {type(error).__name__}: {error}") from None
     if version != 4:
         raise InputError(f"{path} has notebook format {version}; save it in format 4")
-    taken = set()
+    ids = {None}
     for index, cell in enumerate(cells):
-        if cell.get("id") in {None, *taken}:
+        if cell.get("id") in ids:
             cell["id"] = hashlib.sha256(f"{index}\0{''.join(cell['source'])}".encode()).hexdigest()[:8]
-        taken.add(cell["id"])
+        ids.add(cell["id"])
     raw["nbformat_minor"] = 5  # the first minor version with cell ids
     return nbformat.reads(json.dumps(raw), as_version=4)
 
 
 def notebook_text(nb: NotebookNode) -> str:
-    """The one way a notebook is written to disk, so that equal notebooks are equal bytes."""
+    """The text of a notebook's file: equal notebooks have equal texts."""
     nbformat.validate(nb)
     return nbformat.writes(nb, version=4).rstrip("\n") + "\n"
 
@@ -54,21 +54,21 @@ def notebook_text(nb: NotebookNode) -> str:
 def code_hash(nb: NotebookNode) -> str:
     """sha256 (hex) over the sources of the code cells, in order. Prose can be edited without a new run.
 
-    The setup cell does not count: it does nothing where outputs are made, and a new address makes none of them stale.
+    The setup cell is left out: it does nothing where outputs are made, and depends on the repository's address.
     """
     sources = [cell.source for cell in lesson_cells(nb) if cell.cell_type == "code"]
     return hashlib.sha256(json.dumps(sources).encode()).hexdigest()
 
 
 def is_fresh(nb: NotebookNode) -> bool:
-    """Whether the outputs were written by the code that now stands in the notebook."""
+    """Whether the outputs were written by the present code of the notebook."""
     return nb.metadata.get("ddp_course", {}).get("code_hash") == code_hash(nb)
 
 
 def prepare_folder(nb: NotebookNode, name: str, folder: Path) -> None:
     """Make `folder` ready for the notebook's `%%writefile` cells: their folders exist, their files do not.
 
-    Without old files a cell cannot pass on what an earlier run left, and it always prints "Writing", never
+    Without old files a cell cannot read what an earlier run left, and it always prints "Writing", never
     "Overwriting". Raises NotebookFailed for a destination outside scripts/ and answers/, and deletes nothing there.
     """
     for cell, destination, _text in written_files(nb):
@@ -83,11 +83,12 @@ def prepare_folder(nb: NotebookNode, name: str, folder: Path) -> None:
 
 
 def kernel_manager_class(private_folder: str) -> type:
-    """A kernel manager whose kernels depend neither on who starts them nor on what else runs here.
+    """A kernel manager class whose kernels do not depend on the user's settings or on other kernels that run here.
 
     Sockets are files in `private_folder`, not ports that two runs could both pick. The kernel is this interpreter,
-    whatever kernels the user has installed, without the user's IPython start-up files. PYTEST_CURRENT_TEST goes,
-    or ipykernel stops showing what child processes print; so does MPLBACKEND, or figures stay invisible.
+    whatever kernels the user has installed, without the user's IPython start-up files. Two variables are removed from
+    its environment: with PYTEST_CURRENT_TEST ipykernel does not show what child processes print, and MPLBACKEND could
+    choose a backend that does not show figures.
     """
     from ipykernel.kernelspec import get_kernel_dict
     from jupyter_client.kernelspec import KernelSpec
@@ -123,11 +124,11 @@ def run_notebook(
 
     Args:
         nb: the notebook; it is not changed.
-        name: what an error message calls it.
-        parameters: values for the cell tagged `parameters`, injected by papermill; None keeps the reader's own.
+        name: its name in error messages.
+        parameters: values for the cell tagged `parameters`, injected by papermill; None keeps those of the cell.
         cell_seconds: longest time for one cell. A cell that takes longer is interrupted, as by the stop button,
             so that its launcher can end its ranks.
-        allowed_errors: names of exceptions after which the next cell runs all the same.
+        allowed_errors: names of exceptions after which the run continues with the next cell.
         on_cell: called with (cell number from 1, number of cells) before each cell.
 
     Raises:
@@ -148,8 +149,8 @@ def run_notebook(
     def cell_fails(cell, cell_index, execute_reply):
         running["error"] = execute_reply["content"]["ename"]
 
-    def failed(what: str) -> NotebookFailed:
-        return NotebookFailed(failure_message(nb, name, running["cell"], what))
+    def failed(problem: str) -> NotebookFailed:
+        return NotebookFailed(failure_message(nb, name, running["cell"], problem))
 
     too_long = f"took longer than {cell_seconds} s and was interrupted"
     # papermill only injects the parameters: run by it, a notebook would fail at its end for an allowed error, too
@@ -186,7 +187,7 @@ def run_notebook(
 
 
 def cell_label(nb: NotebookNode, cell: NotebookNode) -> str:
-    """Where a cell is, in words: its number among all cells from 1, its id, and its first line."""
+    """A cell's number among all cells, from 1, its id, and its first line, for messages."""
     order = [other.id for other in nb.cells]
     if cell.id not in order:
         return f"injected test parameters ({'; '.join(cell.source.splitlines()[1:])})"
@@ -194,17 +195,17 @@ def cell_label(nb: NotebookNode, cell: NotebookNode) -> str:
     return f"cell {order.index(cell.id) + 1} of {len(order)} (id {cell.id}: {first_line})"
 
 
-def failure_message(nb: NotebookNode, name: str, cell: NotebookNode | None, what: str) -> str:
-    """One short text: notebook, cell, what went wrong, and the last 20 lines that the cell had put out."""
+def failure_message(nb: NotebookNode, name: str, cell: NotebookNode | None, problem: str) -> str:
+    """The notebook, the cell, what went wrong, and the last 20 lines of the cell's output."""
     if cell is None:
-        return f"{name}: {what}"
+        return f"{name}: {problem}"
     lines = [line for text in output_texts(cell, readable_only=True) for line in text.splitlines()][-20:]
     tail = "\n".join(f"    {line}" for line in lines or ["(no output)"])
-    return f"{name}, {cell_label(nb, cell)}: {what}\n  last lines of its output:\n{tail}"
+    return f"{name}, {cell_label(nb, cell)}: {problem}\n  last lines of its output:\n{tail}"
 
 
 def output_texts(cell: NotebookNode, readable_only: bool = False) -> list[str]:
-    """The texts in a cell's outputs, without terminal colours: with or without HTML and SVG, never raster images."""
+    """The texts in a cell's outputs, without terminal colours and raster images; with or without HTML and SVG."""
     texts = []
     for output in cell.get("outputs", []):
         if output.output_type == "stream":

@@ -1,10 +1,10 @@
-"""The first code cell of every notebook: on Colab and Kaggle it gets the course; elsewhere it looks for it.
-Above it, once pyproject.toml names the repository on GitHub, stand links that open the notebook there.
+"""The setup cell, the first code cell of every notebook: it installs the course on Colab and Kaggle, and elsewhere
+checks that it is installed. Links above open the notebook there, once pyproject.toml names a repository on GitHub.
 
     python -m ddp_course.authoring setup [--check] [names...]
 
-The notebooks carry its text, for there may be nothing yet to import it from. Where the course is installed it does
-nothing: `make notebooks` does not run it, and the outputs do not depend on it.
+Notebooks hold its whole text, because it runs before there is a package to import. Where the course is installed it
+does nothing: `make notebooks` does not run it, and the outputs do not depend on it.
 """
 
 import re
@@ -60,23 +60,24 @@ def repository(root: Path) -> str | None:
 
 
 def setup_cell(root: Path) -> NotebookNode:
-    """The cell, with the address of the repository."""
+    """The setup cell, with the address of the repository in `root`."""
     source = SOURCE.replace(UNKNOWN, repository(root) or UNKNOWN)
     folded = {"cellView": "form", "jupyter": {"source_hidden": True}}  # in Colab, in JupyterLab
     return new_code_cell(source, id=TAG, metadata=folded | {"tags": ["hide-input", TAG]})
 
 
 def is_setup(cell: NotebookNode) -> bool:
+    """Whether it is the setup cell or the cell with the links above it."""
     return TAG in cell.metadata.get("tags", [])
 
 
 def lesson_cells(nb: NotebookNode) -> list[NotebookNode]:
-    """Every cell but this one."""
+    """All cells but the setup cell and its links."""
     return [cell for cell in nb.cells if not is_setup(cell)]
 
 
 def hosted_links(address: str | None, notebook: str) -> str:
-    """Markdown: both hosts open `notebook`, its path in the repository. "" while no address on GitHub is known."""
+    """Markdown links that open `notebook`, a path in the repository, on both hosts. "" for an address not on GitHub."""
     match = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+?)(?:\.git)?/?", address or "")
     if not match:
         return ""
@@ -88,9 +89,9 @@ def hosted_links(address: str | None, notebook: str) -> str:
 
 
 def put_setup_cell(nb: NotebookNode, root: Path, path: Path) -> None:
-    """Put the cell of the notebook at `path` before the first code cell, in the place of an older one.
+    """Insert the setup cell before the first code cell of `nb`, the notebook at `path`, and remove an older one.
 
-    The links stand below the title. Those of a solution open its exercise, which is derived from it.
+    The links go below the title. Those of a solution open the exercise that is derived from it.
     """
     nb.cells = lesson_cells(nb)
     first = next(index for index, cell in enumerate(nb.cells) if cell.cell_type == "code")

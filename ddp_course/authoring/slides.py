@@ -1,7 +1,7 @@
-"""Slides of a notebook, from what it has shown: its questions, its figures, which say in their titles what they show.
+"""Make slides of a notebook from its stored outputs: its questions, predictions, figures and measured numbers.
 
-make slides writes build/slides/04_ddp.html and its neighbours, by nbconvert's exporter for reveal.js. A slide for each
-section asks its question and what to predict; below it stand the figures, or the number that was measured.
+make slides writes build/slides/04_ddp.html and so on, with nbconvert's exporter for reveal.js. Each section has a slide
+with its heading and its predictions; the slides below have the figures and the measured numbers.
 """
 
 import re
@@ -23,11 +23,11 @@ from ddp_course.lab.course_map import lessons
 UNANSWERED = re.compile(r"^not predicted: write your answer.*\n?", re.MULTILINE)
 REVEALED = re.compile(r"^not predicted · (.+)$", re.MULTILINE)  # "measured 1e-6", "simulated 12.3 s"
 SKIPPED = "What could go wrong", "Summary"
-LAST = "10"  # of the notebooks that lectures are about
+LAST = "10"  # notebook that gets slides by default
 
 
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
-    """Write the slides of the notebooks 00 to 10, or of those whose names start like one of the arguments."""
+    """Write the slides of notebooks 00 to 10, or of those whose names start with one of the arguments."""
     parser = Parser(prog="python -m ddp_course.authoring.slides", description=main.__doc__)
     parser.add_argument("names", nargs="*", help="how a notebook's name starts: 04; default: 00 to 10")
     names = parser.parse_args(arguments).names
@@ -52,17 +52,17 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
 def slides_of(nb: NotebookNode) -> NotebookNode:
     """A notebook whose cells are slides: the title, the sections, the summary."""
     title, *cells = lesson_cells(nb)
-    shown = [_text(title.source.split("> **Needs**")[0].replace("\n>", "\n").replace("> ", ""), "slide")]
-    for heading, of_section in _sections(cells):
+    slides = [_text(title.source.split("> **Needs**")[0].replace("\n>", "\n").replace("> ", ""), "slide")]
+    for heading, section_cells in _sections(cells):
         if heading in SKIPPED:
             continue
-        asked = [text for cell in of_section for text in _predictions(cell)]
-        waiting = iter(asked)
-        answers = [each for cell in of_section for each in _answers(cell, waiting)]
+        questions = [text for cell in section_cells for text in _questions(cell)]
+        unanswered = iter(questions)
+        answers = [slide for cell in section_cells for slide in _answers(cell, unanswered)]
         if answers:
-            questions = "".join(f"\n\n*Predict:* {text}" for text in asked)
-            shown += [_text(f"## {heading}{questions}", "slide"), *answers]
-    return nbformat.v4.new_notebook(cells=[*shown, _summary(cells)], metadata=nb.metadata)
+            predictions = "".join(f"\n\n*Predict:* {text}" for text in questions)
+            slides += [_text(f"## {heading}{predictions}", "slide"), *answers]
+    return nbformat.v4.new_notebook(cells=[*slides, _summary(cells)], metadata=nb.metadata)
 
 
 def _sections(cells: list[NotebookNode]) -> list[tuple[str, list[NotebookNode]]]:
@@ -76,22 +76,26 @@ def _sections(cells: list[NotebookNode]) -> list[tuple[str, list[NotebookNode]]]
     return sections
 
 
-def _predictions(cell: NotebookNode) -> list[str]:
+def _questions(cell: NotebookNode) -> list[str]:
+    """The questions of the cell's predictions, which its stored output shows as not answered."""
     texts = [text for text in output_texts(cell) if UNANSWERED.search(text)]
     return [line for text in texts for line in UNANSWERED.sub("", text).splitlines() if line]
 
 
-def _answers(cell: NotebookNode, asked: Iterator[str]) -> list[NotebookNode]:
-    """The values that a cell reveals, and its figures, as a slide below that of the section."""
+def _answers(cell: NotebookNode, questions: Iterator[str]) -> list[NotebookNode]:
+    """A slide below that of the section, with the values that the cell reveals and its figures; none without them.
+
+    questions: those of the section that have no answer yet; each value takes the next one.
+    """
     revealed = [line for text in output_texts(cell) for line in REVEALED.findall(text)]
-    lines = [f"{next(asked, '')}: **{line}**".removeprefix(": ") for line in revealed]
+    lines = [f"{next(questions, '')}: **{line}**".removeprefix(": ") for line in revealed]
     figures = [output for output in cell.outputs if any(kind.startswith("image/") for kind in output.get("data", {}))]
     text = [_text("\n\n".join(lines), "subslide")] if lines else []
     if not figures:
         return text
-    made = nbformat.v4.new_code_cell(outputs=figures)
-    made.metadata["slideshow"] = {"slide_type": "-" if lines else "subslide"}
-    return [*text, made]
+    figure_cell = nbformat.v4.new_code_cell(outputs=figures)
+    figure_cell.metadata["slideshow"] = {"slide_type": "-" if lines else "subslide"}
+    return [*text, figure_cell]
 
 
 def _summary(cells: list[NotebookNode]) -> NotebookNode:
@@ -101,9 +105,7 @@ def _summary(cells: list[NotebookNode]) -> NotebookNode:
 
 
 def _text(source: str, kind: str) -> NotebookNode:
-    made = nbformat.v4.new_markdown_cell(source)
-    made.metadata["slideshow"] = {"slide_type": kind}
-    return made
+    return nbformat.v4.new_markdown_cell(source, metadata={"slideshow": {"slide_type": kind}})
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Write a private exercise set: a script with a fault for each question, another one for each seed.
+"""Write a private set of exercises: for each question a script with a fault, which depends on the seed.
 
     make variant SEED=17 ARGS="--questions 02.1 05.3"        writes variants/17
 
 handout/05_3.py is the right answer to question 05.3 with a fault that the grader is known to find (a wrong answer of
-the exercise), its local names and free numbers changed. key/05_3.py is the same without the fault, for the teacher.
+the exercise), its local names and some numbers changed. key/05_3.py is the same without the fault, for the teacher.
 Students return the repaired script, and `python -m ddp_course.grader.batch ANSWERS --variant variants/17` grades it.
-Each script is graded before it is written: key/ passes, handout/ fails, and the public solution's text is too far
-from the handout to count as its repair.
+Each script is graded before it is written: key/ passes, handout/ fails. The public solution differs from the handout
+in more lines than a repair may change.
 """
 
 import argparse
@@ -28,17 +28,17 @@ from ddp_course.grader.verdict import WRONG
 
 README = """# Find the fault
 
-Each script answers the exercise of its name with one fault in it; the exercise says what is demanded. Find the fault
-and repair it in the script that you got: of its lines of code, as many may change as stand here. Comments are free.
+Each script does what the exercise of its name demands, but for one fault. Find the fault and repair it in the script.
+The last column says how many lines of code you may remove and add in total. Comments are free.
 
-| script | exercise | lines that may go and come |
+| script | exercise | lines removed and added |
 |---|---|---|
 """
 
 
 @dataclass
 class Variant:
-    """The script with its fault, the same without, the fault, and how many lines of code a repair may change."""
+    """The script with the fault, the script without it, and how many lines of code a repair may add and remove."""
 
     handout: str
     key: str
@@ -47,7 +47,7 @@ class Variant:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line; 0 if a script was written for each question that was named, or for all that can have one."""
+    """The command line. Exit code 2 for bad input, or if a question named by --questions has no variant; else 0."""
     parser = Parser(
         prog="python -m ddp_course.authoring.variant",
         description=__doc__,
@@ -70,9 +70,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def write(folder: Path, seed: int, questions: list[str]) -> list[str]:
-    """Write the handout, the key, and what the grader has to know; return the questions that have no variant.
+    """Write the handout, the key, and the description for the grader; return the questions that have no variant.
 
-    Raises InputError if none has one, and leaves no folder then.
+    Raises InputError if no question has one; no folder is made then.
     """
     lines, faults, table, left_out = {}, {}, README, []
     for number, question in enumerate(questions, 1):
@@ -99,9 +99,9 @@ def write(folder: Path, seed: int, questions: list[str]) -> list[str]:
 
 
 def make(question: str, seed: int) -> Variant:
-    """The variant of `question` for `seed`: the first fault, in random order, that the grader judges as it should.
+    """The variant of `question` for `seed`: the first fault, in random order, whose scripts get the right verdicts.
 
-    Raises InputError where none does.
+    Raises InputError if there is none.
     """
     chance = random.Random(f"{seed} {question}")  # a string, so that no two pairs of a seed and a question coincide
     right = text_of(question, SOLUTION)
@@ -115,22 +115,22 @@ def make(question: str, seed: int) -> Variant:
             lines = 2 * changed_lines(handout, key) + 2
             if changed_lines(handout, right) <= lines:
                 break  # too close to the public solution: another fault
-            of_handout, of_key = graded({question: {"handout": handout, "key": key}})[question].values()
-            if of_key.passed and (of_handout.state, of_handout.check) == (fault.state, fault.check):
+            wrong_verdict, right_verdict = graded({question: {"handout": handout, "key": key}})[question].values()
+            if right_verdict.passed and (wrong_verdict.state, wrong_verdict.check) == (fault.state, fault.check):
                 return Variant(handout, key, fault, lines)
     raise InputError(f"question {question} has no fault whose repair differs enough from the public solution")
 
 
 def disguise(wrong: str, right: str, suffix: str, numbers: int | None) -> list[str]:
-    """Both scripts without comments, with `suffix` behind each local name, and the numbers that both have changed.
+    """Both scripts without comments, each local name with `suffix`, and the numbers that occur in both changed.
 
-    numbers: a seed; None: the numbers stay.
+    numbers: the seed of the new numbers; None: the numbers stay.
     """
     trees = [ast.parse(text) for text in (wrong, right)]
     local = set.union(*map(_local_names, trees)) - set.union(*map(_names_seen_outside, trees))
     values = [{node.value for node in ast.walk(tree) if _is_size(node)} for tree in trees]
     chance = random.Random(numbers)
-    new = {value: value + chance.randint(1, value) for value in sorted(values[0] & values[1])}
+    new_values = {value: value + chance.randint(1, value) for value in sorted(values[0] & values[1])}
     for tree in trees:
         for node in ast.walk(tree):
             if isinstance(node, ast.Name) and node.id in local:
@@ -138,7 +138,7 @@ def disguise(wrong: str, right: str, suffix: str, numbers: int | None) -> list[s
             elif isinstance(node, ast.arg) and node.arg in local:
                 node.arg += suffix
             elif numbers is not None and _is_size(node):
-                node.value = new.get(node.value, node.value)
+                node.value = new_values.get(node.value, node.value)
     return [ast.unparse(tree) + "\n" for tree in trees]
 
 
@@ -152,7 +152,7 @@ def _local_names(tree: ast.Module) -> set[str]:
 
 
 def _names_seen_outside(tree: ast.Module) -> set[str]:
-    """Names that a rename could break: of the module, imports, parameters that callers name, keywords, built-ins."""
+    """Names that must not change: of the module, imports, parameters of outer functions, keywords, built-ins."""
     nodes = list(ast.walk(tree))
     inside = {node for function in nodes if isinstance(function, ast.FunctionDef) for node in ast.walk(function)}
     of_module = {node.id for node in nodes if isinstance(node, ast.Name) and node not in inside}
@@ -169,7 +169,7 @@ def _names_seen_outside(tree: ast.Module) -> set[str]:
 
 
 def _is_size(node: ast.AST) -> bool:
-    """A whole number that may be a size or a seed: not a small one, which is more often part of the reasoning."""
+    """Whether the node is a whole number that may be a size or a seed: above 3, for smaller ones are often logic."""
     return isinstance(node, ast.Constant) and type(node.value) is int and node.value > 3
 
 
