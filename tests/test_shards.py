@@ -66,6 +66,10 @@ def test_what_cannot_be_right_is_refused(tmp_path):
     np.array([256], "<u2").tofile(folder / "train_000001.bin")
     with pytest.raises(InputError, match="holds the id 256, the tokenizer bytes has 256"):
         prepare(str(folder), "bytes", None, tmp_path)
+    folder = write(tmp_path / "with a folder")
+    (folder / "train_of_today.bin").mkdir()
+    with pytest.raises(InputError, match="cannot read .*train_of_today.bin: Is a directory"):
+        prepare(str(folder), "bytes", None, tmp_path)
 
 
 def test_a_run_that_goes_on_reads_the_same_tokens_or_says_so(tmp_path):

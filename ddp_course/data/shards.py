@@ -59,8 +59,8 @@ def shards_fingerprint(shards: dict[str, list[Path]], shard_tokenizer: tokenizer
 def describe_shards(shards: dict[str, list[Path]], shard_tokenizer: tokenizer.Tokenizer) -> dict:
     """The entries of meta.json for shards: dtype, tokenizer, and files, token count and checksum of each split.
 
-    Reads every file once. Raises InputError if a file is empty, has a size that is no multiple of an id's, or holds an
-    id that the tokenizer does not know.
+    Reads every file once. Raises InputError if a file cannot be read, is empty, has a size that is no multiple of an
+    id's, or holds an id that the tokenizer does not know.
     """
     dtype = np.dtype("<u4" if shard_tokenizer.vocab_size > 65_536 else "<u2")
     splits = {}
@@ -73,7 +73,10 @@ def describe_shards(shards: dict[str, list[Path]], shard_tokenizer: tokenizer.To
                     f"{file} has {size} bytes, expected a positive multiple of {dtype.itemsize}: "
                     f"ids of {dtype.itemsize} bytes"
                 )
-            ids = np.memmap(file, dtype, "r")
+            try:
+                ids = np.memmap(file, dtype, "r")
+            except OSError as error:
+                raise InputError(f"cannot read {file}: {error.strerror or error}") from error
             for first in range(0, len(ids), BLOCK):
                 block = ids[first : first + BLOCK]
                 if (largest := int(block.max())) >= shard_tokenizer.vocab_size:
