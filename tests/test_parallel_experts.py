@@ -213,7 +213,7 @@ def test_a_bias_decides_who_is_chosen_and_not_by_how_much():
     torch.manual_seed(0)
     mixture, tokens = Mixture(8, 16, 4, 2, std=1.0).double(), torch.randn(50, 8, dtype=torch.float64)
     chosen, probabilities = [], mixture.router(tokens).softmax(-1)
-    mixture.computed = lambda tokens, experts: chosen.append(experts) or torch.ones(50, 2, 8, dtype=torch.float64)
+    mixture.expert_outputs = lambda tokens, experts: chosen.append(experts) or torch.ones(50, 2, 8, dtype=torch.float64)
     for expert in (None, *range(4)):
         mixture.bias.zero_()
         if expert is not None:

@@ -42,7 +42,7 @@ class Reference(MixtureGPT):
     def __init__(self, config: MiniGPTConfig, experts: int) -> None:
         super().__init__(config, experts, BEST)
         for mixture in self.mixtures:
-            mixture.computed = partial(ReplicatedExperts.computed, mixture)
+            mixture.expert_outputs = partial(ReplicatedExperts.expert_outputs, mixture)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         if isinstance(self.mixtures[0].load, Tensor):  # not before the first step
