@@ -3,8 +3,6 @@
 import math
 from numbers import Real
 
-import torch
-
 from ddp_course.grader.vocabulary import (
     Call,
     Job,
@@ -15,14 +13,15 @@ from ddp_course.grader.vocabulary import (
     expect_few_bytes_sent,
     number,
     recognised,
+    show,
 )
 
 RELATIVE_ERROR = 1e-9  # float64 sums are far better than this, float32 ones far worse
 SMALL_MESSAGE = 1024  # bytes; enough for two numbers in any wrapping, not for the values
 
 
-def call(scenario, *values):
-    return Call([(list(map(float, own)),) for own in values], scenario)
+def call(scenario, *values_by_rank):
+    return Call([(list(map(float, values)),) for values in values_by_rank], scenario)
 
 
 def job(*calls):
@@ -35,7 +34,7 @@ JOBS = [
         call("rank 1 has no values", [5, 6], [], [1]),
         call("only rank 2 has values", [], [], [2.5, 3.5]),
         call("30 million and 1, minus 30 million and 1, 2", [3e7, 1], [-3e7, 1], [2]),
-        call("one value each: 0.4, 0.6, 0.7", [0.4], [0.6], [0.7]),  # a mean of its own for each order of adding
+        call("one value each: 0.4, 0.6, 0.7", [0.4], [0.6], [0.7]),  # the mean depends on the order of adding
         call("3,000, 2,000 and 7 values", range(3000), range(2000), range(7)),
         call("losses of nine digits", [0.123456789, 0.987654321], [0.314159265], [2.71828182]),
         call("losses of nine digits, all below a millionth", [1.23456789e-7], [2.34567891e-7, 3.45678912e-7], []),
@@ -48,11 +47,14 @@ JOBS = [
 
 @check("every rank returns one number, also a rank that has no values")
 def every_rank_returns_a_number(case, rank, result):
-    spread = isinstance(number(result), Real) and not all(own for (own,) in case.args)
+    is_number = isinstance(number(result), Real)
+    some_rank_is_empty = not all(values for (values,) in case.args)
     expect(
-        isinstance(number(result), Real) and math.isfinite(number(result)),
-        f"rank {rank} returned {shown(result)}; it should be {expected_mean(case)}",
-        "what a rank adds that has no values" if spread else f"the line that returns, on rank {rank}",
+        is_number and math.isfinite(number(result)),
+        f"rank {rank} returned {show(number(result))}; it should be {expected_mean(case)}",
+        "what a rank without values adds"
+        if is_number and some_rank_is_empty
+        else f"the line that returns, on rank {rank}",
     )
 
 
@@ -74,41 +76,39 @@ def the_ranks_agree(case, rank, result):
 
 
 @check(lambda sent: f"a rank hands over {max(sent)} bytes at most, with 3,000 values as with one")
-def little_travels(case):
+def few_bytes_are_sent(case):
     return expect_few_bytes_sent(
         case,
         SMALL_MESSAGE,
         lambda rank: f"for its {len(case.args[rank][0]):,} values",
-        "which two numbers about its values does a rank have to pass on?",
+        "which two numbers about its values does a rank have to send?",
     )
 
 
-def shown(result):
-    return repr(number(result)) if not torch.is_tensor(number(result)) else f"a tensor of {result.numel()} numbers"
-
-
 def expected_mean(case):
-    values = [value for (own,) in case.args for value in own]
-    return math.fsum(values) / len(values)
+    all_values = [value for (values,) in case.args for value in values]
+    return math.fsum(all_values) / len(all_values)
 
 
 def likeness(case, rank):
-    """The words behind a wrong result, and where to look."""
+    """The end of the message about a wrong result, "" or such as ", the mean of its own values"; and where to look."""
     mean, right = number(case.results[rank]), expected_mean(case)
     close = math.isclose(mean, right, rel_tol=1e-5)
     otherwise = "what is added over the ranks, and what it is divided by"
     if close or "million" in case.scenario:
         otherwise = "the dtype of what is added: float32 cannot tell 16,777,216 from 16,777,217"
     if "nine digits" in case.scenario:
-        otherwise = "where digits are cut off: of each value, of what travels, and of the result"
+        otherwise = "where digits are cut off: in each value, in what is sent, or in the result"
     if close:
         return "", otherwise
-    means = {r: math.fsum(own) / len(own) for r, (own,) in enumerate(case.args) if own}
-    by_means = "a rank with one value counts as much there as a rank with four"
+    means = {peer: math.fsum(values) / len(values) for peer, (values,) in enumerate(case.args) if values}
+    on_means = "in a mean of means, a rank with one value counts as much as a rank with four"
     on_one_rank = "which ranks have the result after the operation you chose? A reduce leaves it on one"
-    mistakes = [Mistake("the mean of the ranks' means", math.fsum(means.values()) / len(means), by_means)]
+    mistakes = [Mistake("the mean of the ranks' means", math.fsum(means.values()) / len(means), on_means)]
     if rank in means:
         mistakes.append(Mistake("the mean of its own values", means[rank], on_one_rank))
     words, look_at = recognised(mean, mistakes, otherwise, rel_tol=1e-5)
-    exact = [r for r, result in enumerate(case.results) if math.isclose(number(result), right, rel_tol=RELATIVE_ERROR)]
-    return (words, look_at) if words or not exact else (f", while rank {exact[0]} is right", on_one_rank)
+    for peer, result in enumerate(case.results):
+        if not words and math.isclose(number(result), right, rel_tol=RELATIVE_ERROR):
+            return f", while rank {peer} is right", on_one_rank
+    return words, look_at

@@ -29,7 +29,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "gathers_all_values", "sends every value to every rank",
-        check="little_travels", says="bytes to all_gather for its 3,000 values", text="""
+        check="few_bytes_are_sent", says="bytes to all_gather for its 3,000 values", text="""
         import math
 
         import torch.distributed as dist
@@ -100,7 +100,7 @@ ANSWERS = (
             return math.fsum(sums) / sum(counts)
     """),
     RightAnswer(
-        "rank_0_adds", "sends sum and count to rank 0, which adds and tells everybody",
+        "rank_0_adds", "sends sum and count to rank 0, which adds and broadcasts",
         text="""
         import torch
         from torch.distributed import broadcast, get_rank, get_world_size, recv, send
@@ -119,7 +119,7 @@ ANSWERS = (
             return total[0] / total[1]
     """),
     RightAnswer(
-        "waits_for_two", "two all-reduces at once; waits for one through its future, looks whether the other is done",
+        "waits_for_two", "two all-reduces at once; waits for one through its future, and polls is_completed() of the other",
         edit="""
         -    total = torch.tensor([sum(values), len(values)], dtype=torch.float64)
         -    dist.all_reduce(total)
