@@ -1,4 +1,4 @@
-"""02.2: an evaluation that hangs, repaired; and a function that reads from logs where ranks part."""
+"""02.2: an evaluation that hangs, repaired; and a function that finds where the ranks' logs first differ."""
 
 import re
 from pathlib import Path
@@ -10,23 +10,23 @@ from ddp_course.grader.vocabulary import Call, Job, LogsOf, Wrong, cases, check,
 from . import given as given_script
 
 GIVEN = Path(__file__).with_name("given.py")
-SECONDS = 4.0  # less than the 5 s after which gloo gives up by itself in the script
+SECONDS = 4.0  # less than the timeout of the script's group, 5 s
 FUNCTION = "where_they_part"
 PRINTED = re.compile(r"mean loss(.*)", re.IGNORECASE)
-MEAN = re.compile(r"-?\d+\.\d+(?:e[-+]?\d+)?|\bnan\b")  # a whole number is a count, or a rank
+MEAN = re.compile(r"-?\d+\.\d+(?:e[-+]?\d+)?|\bnan\b")  # an integer is a count or a rank
 
 A, B, C = "all_reduce, line 9", "barrier, line 12", "broadcast, line 15"
-MADE_UP = [
+EXAMPLES = [  # (scenario, the log of each rank)
     ("all equal", [[A, B], [A, B], [A, B]]),
     ("no rank has started anything", [[], []]),
     ("one rank", [[A, B]]),
     ("rank 1 stopped one early", [[A, B], [A]]),
-    ("rank 0 is alone with a second all_reduce", [[A, A], [A, B], [A, B]]),
-    ("equally long, apart in the middle", [[A, B, C], [A, C, C]]),
-    ("apart twice: the first place counts", [[A, B, A, C], [A, C, A, B], [A, B, A, C]]),
+    ("only rank 0 has a second all_reduce", [[A, A], [A, B], [A, B]]),
+    ("equally long, different in the middle", [[A, B, C], [A, C, C]]),
+    ("two differences: the first one counts", [[A, B, A, C], [A, C, A, B], [A, B, A, C]]),
     ("rank 2 never started", [[A], [A], []]),
     ("rank 0's log is the shortest", [[A], [A, B], [A, B]]),
-    ("apart at once, and rank 1 stopped early", [[A, B, C], [C, B]]),
+    ("the first entries differ, and rank 1 stopped early", [[A, B, C], [C, B]]),
     ("one collective, from two lines", [[A, B], ["all_reduce, line 10", B]]),
 ]
 BROKEN = Job(2, script=GIVEN, seconds=2.5, may_fail=True)
@@ -37,7 +37,7 @@ DETECT = Job(
     calls=tuple(
         Call([(logs,)], scenario)
         for scenario, logs in [
-            *MADE_UP,
+            *EXAMPLES,
             ("logs of the broken script", LogsOf(BROKEN)),
             ("logs of your script", LogsOf(REPAIRED[1])),
         ]
@@ -50,10 +50,10 @@ JOBS = [BROKEN, *REPAIRED, DETECT]
 def one_line_is_printed(records):
     for record in records:
         printed = printed_means(record)
-        who = ", ".join(f"rank {rank}: mean loss {number}" for rank, number in printed) or "nobody printed it"
+        lines = ", ".join(f"rank {rank}: mean loss {text}" for rank, text in printed) or "nobody printed it"
         expect(
             len(printed) == 1,
-            f"with {record.job.world} ranks the mean was printed {len(printed)} times ({who})",
+            f"with {record.job.world} ranks the mean was printed {len(printed)} times ({lines})",
             "which line of the block concerns rank 0 alone?",
         )
 
@@ -63,14 +63,17 @@ def the_mean_is_over_all_samples(records):
     for record in records:
         world = record.job.world
         [(rank, text)] = printed_means(record)
-        losses = [given_script.losses(each) for each in range(world)]
+        losses = [given_script.losses(peer) for peer in range(world)]
         right = torch.cat(losses).mean().item()
         if not shows(text, right):
-            own, of_means = losses[rank].mean().item(), torch.stack([each.mean() for each in losses]).mean().item()
-            like = ", the mean over its own samples" if shows(text, own) else ""
-            like = ", the mean of the ranks' means" if shows(text, of_means) else like
+            means = torch.stack([rank_losses.mean() for rank_losses in losses])
+            likeness = ""
+            if shows(text, means.mean().item()):
+                likeness = ", the mean of the ranks' means"
+            elif shows(text, means[rank].item()):
+                likeness = ", the mean over its own samples"
             raise Wrong(
-                f"with {world} ranks rank {rank} printed {text}{like}; the mean over all samples is {right:.6f}",
+                f"with {world} ranks rank {rank} printed {text}{likeness}; the mean over all samples is {right:.6f}",
                 "what reaches rank 0 from the others, sums or means, and how many samples each has",
             )
 
@@ -78,7 +81,7 @@ def the_mean_is_over_all_samples(records):
 @check(lambda parted: f"{FUNCTION} reads logs right; of the broken script: {parted[0]}", [BROKEN, REPAIRED[1], DETECT])
 def the_logs_are_read_right(records):
     broken, repaired, detection = records
-    all_logs = [*(logs for _, logs in MADE_UP), broken.collectives, repaired.collectives]
+    all_logs = [*(logs for _, logs in EXAMPLES), broken.collectives, repaired.collectives]
     for case, logs in zip(cases([detection]), all_logs, strict=True):
         [result], right = case.results, where_they_part(logs)
         if result != (list(right) if right else None):  # a tuple came back as a list
@@ -99,7 +102,7 @@ def where_they_part(logs):
 
 
 def printed_means(record):
-    """(rank, mean) of each line that has `mean loss` and then a mean: words, and a count of samples, may be between."""
+    """(rank, text of the mean) of each line with `mean loss` and then a mean; words and integers may be in between."""
     return [
         (rank, means[0])
         for rank, rank_record in enumerate(record.ranks)
@@ -115,6 +118,7 @@ def shows(text, number):
 
 
 def look_at(result, right):
+    """Where to look if the learner's function returned `result` instead of `right`."""
     if result is None:
         return "which two entries differ first? Two logs of one length can differ, and a log can end before the others"
     if right is None:

@@ -4,7 +4,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "barrier_first", "adds a barrier before the block, which is not what is missing",
+        "barrier_first", "adds a barrier before the block and leaves the all-reduce in it",
         check="does not end", says="rank 0 was in all_reduce (line 30), rank 1 was in barrier (line 33)", edit="""
         -    dist.all_reduce(total)  # every rank takes part ...
         +    dist.barrier()
@@ -36,7 +36,7 @@ ANSWERS = (
         +    print(f"mean loss of rank {rank}: {own_losses.mean():.6f}")
     """),
     WrongAnswer(
-        "only_with_rank_0", "the detector compares rank 1 with rank 0 and nobody else",
+        "only_with_rank_0", "the detector compares rank 1 with rank 0 and no other rank",
         check="the_logs_are_read_right", says="rank 2 never started: where_they_part(", edit="""
         -    for position in range(max(map(len, logs), default=0)):
         +    if len(logs) == 1:
@@ -47,14 +47,14 @@ ANSWERS = (
         +        if entries[0] != entries[1]:
     """),
     WrongAnswer(
-        "others_leave", "ends the other ranks, so that nobody is left to wait for",
+        "others_leave", "ends all ranks but rank 0 before the all-reduce",
         check="loses contact", says="rank 1 had finished", on="everybody_prints", edit="""
              dist.barrier()  # everybody has measured
         +    if rank > 0:
         +        raise SystemExit(0)
     """),
     WrongAnswer(
-        "stops_at_the_shortest", "the detector looks no further than the shortest log",
+        "stops_at_the_shortest", "the detector stops at the end of the shortest log",
         check="the_logs_are_read_right", says="rank 1 stopped one early: where_they_part(", edit="""
         -    for position in range(max(map(len, logs), default=0)):
         -        entries = {rank: log[position] if position < len(log) else None for rank, log in enumerate(logs)}
@@ -93,7 +93,7 @@ ANSWERS = (
         +    print(f"mean loss {total[0] / total[1]:.6f}" if rank == 0 else "mean loss is printed by rank 0")
     """),
     RightAnswer(
-        "reduces_to_rank_0", "reduces sum and count to rank 0; the detector fills the short logs up first",
+        "reduces_to_rank_0", "reduces sum and count to rank 0; the detector pads the shorter logs",
         text="""
         from datetime import timedelta
         from itertools import zip_longest
