@@ -1,4 +1,4 @@
-"""02.3: an all-reduce from send and recv alone, at the cost of a ring."""
+"""02.3: an all-reduce from send and recv only, with no more bytes than a ring sends."""
 
 import math
 
@@ -49,10 +49,10 @@ JOBS = [
 def every_rank_holds_the_sum(case, rank, returned):
     inputs, [tensor] = [tensor for (tensor,) in case.args], case.tensors_after[rank]
     total = torch.stack([tensor.double() for tensor in inputs]).sum(0)
-    wrong = (tensor.double() != total).flatten().nonzero().flatten()
-    if not len(wrong):
+    wrong_elements = (tensor.double() != total).flatten().nonzero().flatten()
+    if not len(wrong_elements):
         return
-    first = int(wrong[0])
+    first = int(wrong_elements[0])
     value, right = (values.flatten()[first].item() for values in (tensor.double(), total))
     if torch.is_tensor(returned) and returned.shape == total.shape and torch.equal(returned.double(), total):
         raise Wrong(
@@ -60,10 +60,10 @@ def every_rank_holds_the_sum(case, rank, returned):
             f"{right:.15g}",
             "the sum has to be in the tensor itself: which of your lines write into it?",
         )
-    words, look_at = recognised(tensor, mistakes(inputs, total), otherwise(tensor, total, case.world))
+    words, look_at = recognised(tensor, mistakes(inputs, total), look_at_values(tensor, total, case.world))
     raise Wrong(
-        f"on rank {rank} {len(wrong):,} of {total.numel():,} elements are wrong, the first at {first}: {value:.15g}, "
-        f"the sum is {right:.15g}{words}",
+        f"on rank {rank} {len(wrong_elements):,} of {total.numel():,} elements are wrong, the first at {first}: "
+        f"{value:.15g}, the sum is {right:.15g}{words}",
         look_at,
     )
 
@@ -85,13 +85,13 @@ def only_neighbours(case, rank, returned):
         expect(
             operation.peer in (left, right),
             f"rank {rank} {verb} rank {operation.peer}; its neighbours are {left} and {right}",
-            "the ranks you name in send and recv: a ring has no link that all ranks share",
+            "the ranks that you pass to send and recv: in a ring a rank has two neighbours",
         )
 
 
 @check(lambda sent: f"a rank sends 2(N-1)/N of the tensor: {', '.join(sent[0])}")
 def the_bytes_of_a_ring(records):
-    large = []
+    sent_by_world = []
     # The largest tensor first: an excess is clearest there.
     for case in sorted(cases(records), key=lambda case: -case.args[0][0].numel()):
         [tensor] = case.args[0]
@@ -103,37 +103,39 @@ def the_bytes_of_a_ring(records):
                 sent <= limit,
                 f"{case.where}rank {rank} sent {with_prefix(sent, 'B')}; a ring sends 2(N-1)/N of the {size} tensor = "
                 f"{with_prefix(limit, 'B')}",
-                "how much of the tensor leaves a rank in one round?",
+                "how much of the tensor does a rank send in one round?",
             )
         if tensor.numel() == LARGE:
-            large.append(f"{with_prefix(sent, 'B')} of {size} at N={case.world}")
-    return large
+            sent_by_world.append(f"{with_prefix(sent, 'B')} of {size} at N={case.world}")
+    return sent_by_world
 
 
 def mistakes(inputs, total):
-    """The wrong tensors that known mistakes leave, and for each where to look."""
+    """The known mistakes: the wrong tensor that each leaves, and where to look."""
     yield Mistake(
-        "all but its last digits",
+        "equal but for the last digits",
         total,
-        "the last digits are gone: in which dtype do the numbers travel, and are they added?",
+        "the last digits are lost: in which dtype are the numbers sent and added?",
     )
     yield Mistake(
-        f"what is there is the sum divided by {len(inputs)}",
+        f"the tensor holds the sum divided by {len(inputs)}",
         total / len(inputs),
         "which of your lines divides: an all-reduce with SUM adds up and does not",
     )
-    for rank, own in enumerate(inputs):
+    for rank, rank_input in enumerate(inputs):
         yield Mistake(
-            f"what is there is what rank {rank} was given", own, "which of your lines write into the tensor, and what"
+            f"the tensor holds what rank {rank} was given",
+            rank_input,
+            "which of your lines write into the tensor, and what",
         )
 
 
-def otherwise(tensor, total, world):
+def look_at_values(tensor, total, world):
     """Where to look if no known mistake gives `tensor`. All inputs are positive: a partial sum is less than the sum."""
     tensor, total = tensor.double().flatten(), total.flatten()
-    wrong = (tensor != total).nonzero().flatten()
-    if len(wrong) < world and int(wrong[0]) == len(total) - len(wrong):
-        return f"{len(total)} elements do not divide by {world}: who sends the rest?"
+    wrong_elements = (tensor != total).nonzero().flatten()
+    if len(wrong_elements) < world and int(wrong_elements[0]) == len(total) - len(wrong_elements):
+        return f"{len(total)} elements are not divisible by {world}: which rank sends the rest?"
     if (tensor > total).any():
-        return "something is counted twice: a chunk that is complete is copied, not added"
-    return "after the first half each rank has one complete chunk: how do the others get it?"
+        return "some values are added twice: a complete chunk is copied, not added"
+    return "after the first half each rank has one complete chunk: how do the other ranks get it?"

@@ -39,7 +39,7 @@ ANSWERS = (
         +        received = torch.empty(chunk.numel())
     """),
     WrongAnswer(
-        "one_rank_sends_to_itself", "does not think of a group of one",
+        "one_rank_sends_to_itself", "does not handle a group of one rank",
         state="crashed", check="raises", says="with 1 rank (shape (4,), float32): rank 0 raised", edit="""
         -    for k in range(world - 1):  # what arrives is added: in the end chunk rank + 1 is complete here
         +    for k in range(max(1, world - 1)):
@@ -97,14 +97,14 @@ ANSWERS = (
                 passing, received = received, passing
     """),
     WrongAnswer(
-        "adds_before_it_has_come", "does not wait for what irecv starts to receive",
+        "adds_before_it_has_come", "adds what irecv receives without waiting for it",
         check="every_rank_holds_the_sum", says="elements are wrong", look="it only starts recv, and rank 0 never calls wait()",
         edit="""
         -        dist.recv(received, left)
         +        dist.irecv(received, left)
     """),
     WrongAnswer(
-        "reuses_what_it_sends", "waits for no send, and receives into the chunk that is under way",
+        "reuses_what_it_sends", "does not wait for the sends of the first half, and changes a chunk that is being sent",
         check="changes what it sends", says="rank 0 changed a tensor before it had waited for the send of it",
         look="what isend returns", edit="""
         -        sending = dist.isend(chunks[(rank - k) % world], right)
@@ -144,7 +144,7 @@ ANSWERS = (
             tensor.view(-1).copy_(chunks.view(-1)[: tensor.numel()])
     """),
     RightAnswer(
-        "blocking_odd_and_even", "blocking send and recv: rank 0 receives first, everybody else sends first",
+        "blocking_odd_and_even", "blocking send and recv: rank 0 receives first, all other ranks send first",
         text="""
         import torch
         import torch.distributed as dist
@@ -175,7 +175,7 @@ ANSWERS = (
                     into.copy_(received)
     """),
     RightAnswer(
-        "posts_receives_first", "asks for what comes before it sends, in both halves, and waits for the receive first",
+        "posts_receives_first", "starts each receive before the send, and in the first half waits for the receive first",
         edit="""
         -        sending = dist.isend(chunks[(rank - k) % world], right)
         -        dist.recv(received, left)
