@@ -1,4 +1,4 @@
-"""Inside a rank, for 03.1: hand the learner's detector right and wrong ways to average, and try the learner's own."""
+"""Inside a rank, for 03.1: give the learner's detector right and wrong ways to average, and test the learner's own."""
 
 import torch
 import torch.distributed as dist
@@ -6,27 +6,27 @@ from torch import nn
 
 
 def drive(function, what):
-    """`function` is the learner's gradients_are_right or, for what="own", synchronize_gradients."""
+    """The verdict of gradients_are_right on the version `what`; or, for "own", try_out of synchronize_gradients."""
     return try_out(function) if what == "own" else function(VERSIONS[what])
 
 
 # ---- versions of synchronize_gradients(model) ---------------------------------------------------------------------
 
 
-def add(model, factor=1.0):
+def scaled_sum(model, factor=1.0):
     for parameter in model.parameters():
         dist.all_reduce(parameter.grad)
         parameter.grad *= factor
 
 
 def mean(model):
-    add(model, 1 / dist.get_world_size())
+    scaled_sum(model, 1 / dist.get_world_size())
 
 
-def mean_of_shares(model):
+def sum_of_shares(model):
     for parameter in model.parameters():
         parameter.grad /= dist.get_world_size()
-    add(model)
+    scaled_sum(model)
 
 
 def mean_in_one_message(model):
@@ -45,32 +45,32 @@ def mean_in_new_tensors(model):
         parameter.grad = gradient / dist.get_world_size()
 
 
-def mean_by_way_of_rank_0(model):
+def mean_through_rank_0(model):
     for parameter in model.parameters():
         dist.reduce(parameter.grad, 0)
         parameter.grad /= dist.get_world_size()
         dist.broadcast(parameter.grad, 0)
 
 
-def of_rank_0(model):
+def gradients_of_rank_0(model):
     for parameter in model.parameters():
         dist.broadcast(parameter.grad, 0)
 
 
-def mean_but(kept):
-    """The mean, but for what kept(gradients) gives of the gradients: views, which a rank leaves as they are."""
+def mean_but(excluded):
+    """A version that averages all but excluded(gradients), a list of views of the gradients: they keep their values."""
 
     def synchronize(model):
-        views = kept([parameter.grad for parameter in model.parameters()])
-        own = [view.clone() for view in views]
+        views = excluded([parameter.grad for parameter in model.parameters()])
+        old_values = [view.clone() for view in views]
         mean(model)
-        for view, values in zip(views, own, strict=True):
+        for view, values in zip(views, old_values, strict=True):
             view.copy_(values)
 
     return synchronize
 
 
-def right_on_the_others_only(model):
+def halved_on_rank_0(model):
     mean(model)
     if dist.get_rank() == 0:
         for parameter in model.parameters():
@@ -78,7 +78,7 @@ def right_on_the_others_only(model):
 
 
 def a_percent_too_large(model):
-    """One gradient, and not the largest: beside all others together it hardly counts."""
+    """The mean, but one bias is 1 % too large, which hardly changes the norm of all gradients together."""
     mean(model)
     bias = min(model.parameters(), key=torch.Tensor.dim)
     bias.grad *= 1.01
@@ -90,7 +90,7 @@ def shifted(model):
         parameter.grad -= 0.5
 
 
-def elements_turned_round(model):
+def reversed_elements(model):
     mean(model)
     for parameter in model.parameters():
         parameter.grad.copy_(parameter.grad.flatten().flip(0).view_as(parameter))
@@ -98,28 +98,28 @@ def elements_turned_round(model):
 
 VERSIONS = {
     "the mean": mean,
-    "each rank divides, then they add": mean_of_shares,
+    "each rank divides, then they add": sum_of_shares,
     "the mean, in one message": mean_in_one_message,
-    "reduced to rank 0, divided, broadcast": mean_by_way_of_rank_0,
+    "reduced to rank 0, divided, broadcast": mean_through_rank_0,
     "the mean, in new tensors": mean_in_new_tensors,
-    "the sum": add,
-    "the sum, divided by the world size twice": lambda model: add(model, dist.get_world_size() ** -2),
+    "the sum": scaled_sum,
+    "the sum, divided by the world size twice": lambda model: scaled_sum(model, dist.get_world_size() ** -2),
     "nothing at all": lambda model: None,
-    "rank 0's own gradients for all": of_rank_0,
+    "rank 0's own gradients for all": gradients_of_rank_0,
     "the mean of the weights, biases left out": mean_but(
         lambda gradients: [gradient for gradient in gradients if gradient.dim() < 2]
     ),
     "the mean, but the last weight left out": mean_but(lambda gradients: [max(gradients[::-1], key=torch.Tensor.dim)]),
     "the mean on rank 0, the others keep their own": mean_but(lambda gradients: gradients if dist.get_rank() else []),
-    "the mean, on rank 0 halved": right_on_the_others_only,
+    "the mean, on rank 0 halved": halved_on_rank_0,
     "the mean, one bias 1 % too large": a_percent_too_large,
     "the mean, less 0.5 in every element": shifted,
-    "the mean times -1": lambda model: add(model, -1 / dist.get_world_size()),
+    "the mean times -1": lambda model: scaled_sum(model, -1 / dist.get_world_size()),
     "the mean, but the last element of each gradient left out": mean_but(
         lambda gradients: [gradient.view(-1)[-1:] for gradient in gradients if gradient.numel() > 1]
     ),
-    "the mean, the elements of each gradient in reverse": elements_turned_round,
-    "NaN in every element": lambda model: add(model, float("nan")),
+    "the mean, the elements of each gradient in reverse": reversed_elements,
+    "NaN in every element": lambda model: scaled_sum(model, float("nan")),
 }
 
 

@@ -10,7 +10,7 @@ ANSWERS = (
         +    return gap.item() == 0.0
     """),
     WrongAnswer(
-        "holds_old_tensors", "keeps the tensors that .grad was before the synchronization, and compares those",
+        "holds_old_tensors", "compares the tensors that .grad held before the synchronization",
         check="what_is_right_passes", says="(the mean, in new tensors): gradients_are_right returned False", edit="""
         +    gradients = [parameter.grad for parameter in model.parameters()]
              synchronize(model)
