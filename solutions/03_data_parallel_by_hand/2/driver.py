@@ -1,4 +1,4 @@
-"""Inside a rank, for 03.2: a model whose gradients stand where the case wants them, for the learner's functions."""
+"""Inside a rank, for 03.2: a model with gradients on the ranks that a scenario names, for the learner's functions."""
 
 import ast
 import functools
@@ -8,8 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-# On which ranks a parameter has a gradient, by the name of the case; what is not named, on all.
-CASES = {
+CASES = {  # scenario: {part of the model: ranks that have its gradients}; the other parts have theirs on every rank
     "every rank has every gradient": {},
     "rank 0 trained on code, rank 1 on prose": {"code": [0], "prose": [1]},
     "rank 1 has no gradient of prose": {"prose": [0]},
@@ -22,11 +21,11 @@ CASES = {
     "rank 0's gradients are all zero, and rank 1 has none of prose": {"prose": [0]},
     "what the two ranks have cancels": {},
 }
-FACTORS = {  # by rank
+FACTORS = {  # scenario: by rank, the factor of its gradients
     "rank 0's gradients are all zero, and rank 1 has none of prose": (0.0, 1.0),
     "what the two ranks have cancels": (1.0, -1.0),
 }
-PARTS = {"shared": (3, 3), "code": (3, 1), "prose": (3, 1), "small": (2, 1)}
+PARTS = {"shared": (3, 3), "code": (3, 1), "prose": (3, 1), "small": (2, 1)}  # inputs and outputs of each layer
 
 
 class Branches(nn.Module):
@@ -37,26 +36,28 @@ class Branches(nn.Module):
         self.frozen = nn.Linear(2, 2).requires_grad_(False)
 
 
-def owners(case, world):
-    """{name of a parameter: ranks that have a gradient}"""
-    where = CASES[case]
+def owners(scenario, world):
+    """{name of a trainable parameter: ranks that have its gradient}"""
+    ranks_of = CASES[scenario]
     return {
-        f"{part}.{kind}": [rank for rank in range(world) if part not in where or rank in where[part]]
+        f"{part}.{kind}": [rank for rank in range(world) if part not in ranks_of or rank in ranks_of[part]]
         for part in PARTS
         for kind in ("weight", "bias")
     }
 
 
-def gradient(case, number, rank):
-    """Unlike for every parameter and rank, and exact in floats."""
-    return 10.0 * (number + 1) * FACTORS[case][rank] if case in FACTORS else 10.0 * (number + 1) + rank
+def gradient(scenario, number, rank):
+    """The value of each element of the gradient of parameter `number`. Except in FACTORS it differs between ranks."""
+    if scenario in FACTORS:
+        return 10.0 * (number + 1) * FACTORS[scenario][rank]
+    return 10.0 * (number + 1) + rank
 
 
 class SetOfRank(set):
-    """A set in which texts stand in another order on rank 0 than on the others.
+    """A set that iterates over strings in another order on rank 0 than on the other ranks.
 
-    Ranks that torchrun starts salt their hashes each for itself, so a set of names has as many orders as there are
-    processes. The ranks here are forked from one, and would have the same.
+    Python salts the hashes of strings differently in each process that torchrun starts, so the order of a set of names
+    differs between ranks. The ranks here are forked from one process and would have the same order.
     """
 
     def __iter__(self):
@@ -73,35 +74,35 @@ class SetOfRank(set):
         return first
 
 
-def _of_rank(operation):
-    def of_rank(*sets):
-        result = getattr(set, operation)(*sets)
+def _returning_set_of_rank(method):
+    """The method of `set` that is called `method`, with a SetOfRank as its result."""
+
+    def call(*sets):
+        result = getattr(set, method)(*sets)
         return result if result is NotImplemented else SetOfRank(result)
 
-    return of_rank
+    return call
 
 
-for _operation in ("union", "intersection", "difference", "symmetric_difference", "copy"):
-    setattr(SetOfRank, _operation, _of_rank(_operation))
-for _operation in ("or", "and", "sub", "xor"):
-    for _side in ("", "r"):
-        setattr(SetOfRank, f"__{_side}{_operation}__", _of_rank(f"__{_side}{_operation}__"))
+_OPERATORS = [f"__{side}{operator}__" for operator in ("or", "and", "sub", "xor") for side in ("", "r")]
+for _method in ("union", "intersection", "difference", "symmetric_difference", "copy", *_OPERATORS):
+    setattr(SetOfRank, _method, _returning_set_of_rank(_method))
 
 
 class _SetsOfRank(ast.NodeTransformer):
-    """{a, b} and {a for a in b} in the answer's text become SetOfRank, as set(...) does by its name."""
+    """Replace {a, b} and {a for a in b} by set({a, b}) and set({a for a in b}): there the name `set` is SetOfRank."""
 
-    def _made(self, node):
+    def _call_set(self, node):
         self.generic_visit(node)
-        made = ast.Call(ast.Name("set", ast.Load()), [node], [])
-        return ast.fix_missing_locations(ast.copy_location(made, node))
+        call = ast.Call(ast.Name("set", ast.Load()), [node], [])
+        return ast.fix_missing_locations(ast.copy_location(call, node))
 
-    visit_Set = visit_SetComp = _made
+    visit_Set = visit_SetComp = _call_set
 
 
 @functools.cache
 def with_sets_of_rank(function):
-    """`function` of the answer, with sets that have an order of their own on each rank."""
+    """`function` of the answer, compiled again so that its sets are SetOfRank."""
     answer = vars(sys.modules["answer"])
     name = next(name for name, value in answer.items() if value is function)
     with open(answer["__file__"], encoding="utf-8") as file:
@@ -113,20 +114,22 @@ def with_sets_of_rank(function):
 
 @functools.cache
 def shared_model():
-    """The model of all cases of a job, as a training has one for all steps."""
+    """The one model of all calls of a job, as a training has one model for all steps."""
     return Branches()
 
 
-def drive(function, case):
-    """`function` is missing_gradients or synchronize_gradients. Returns its result, and .grad afterwards:
-    (smallest, largest) value by name, or None."""
+def drive(function, scenario):
+    """The return value of missing_gradients or synchronize_gradients, and the gradients after it.
+
+    after: {name of a parameter: [smallest, largest] value of its gradient, or None}
+    """
     model, rank, world = shared_model(), dist.get_rank(), dist.get_world_size()
     for number, (name, parameter) in enumerate(model.named_parameters()):
-        has_gradient = rank in owners(case, world).get(name, [])
-        parameter.grad = torch.full_like(parameter, gradient(case, number, rank)) if has_gradient else None
-    result = with_sets_of_rank(function)(model)
+        has_gradient = rank in owners(scenario, world).get(name, [])
+        parameter.grad = torch.full_like(parameter, gradient(scenario, number, rank)) if has_gradient else None
+    returned = with_sets_of_rank(function)(model)
     after = {
         name: None if parameter.grad is None else [parameter.grad.min().item(), parameter.grad.max().item()]
         for name, parameter in model.named_parameters()
     }
-    return {"returned": result, "after": after}
+    return {"returned": returned, "after": after}

@@ -4,7 +4,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "in_the_order_of_a_set", "sends all in the order of a set of names, which each process has in another order",
+        "in_the_order_of_a_set", "sends all gradients in the order of a set of names, which differs between processes",
         check="no_two_parameters_are_mixed", says="after synchronize_gradients the gradient of", edit="""
         -    has_gradient = owners(model)
         -    for name, parameter in model.named_parameters():
@@ -42,7 +42,7 @@ ANSWERS = (
         +            parameter.grad /= sum(has_gradient[name])
     """),
     WrongAnswer(
-        "fills_while_it_looks", "the detector puts zeros where it finds nothing",
+        "fills_while_it_looks", "the detector replaces missing gradients by zeros",
         check="looking_changes_nothing", says="it was None", edit="""
         +    has = owners(model)
         +    for name, parameter in model.named_parameters():
@@ -64,14 +64,14 @@ ANSWERS = (
         +    return {name: [dist.get_rank()] for name, parameter in model.named_parameters() if parameter.grad is None}
     """),
     WrongAnswer(
-        "stays_away", "a rank without any gradient leaves at once",
+        "stays_away", "a rank without any gradient returns before the all-gather",
         check="does not end", says="rank 0 had returned, rank 1 was in all_gather", edit='''
              """For each parameter: on which ranks it has a gradient. One small all-gather; the same answer on every rank."""
         +    if all(parameter.grad is None for parameter in model.parameters()):
         +        return {name: [False] for name, _ in model.named_parameters()}
     '''),
     WrongAnswer(
-        "unrepaired", "has the detector, and the loop as it was",
+        "unrepaired", "has the detector, and the loop of the given script",
         check="does not end", says="(rank 1 has no gradient of prose): no end", edit="""
         -    has_gradient = owners(model)
         -    for name, parameter in model.named_parameters():
@@ -88,7 +88,7 @@ ANSWERS = (
         +        if any(has_gradient[name]) or not parameter.requires_grad:
     """),
     RightAnswer(
-        "names_in_sets_and_sorted", "asks sets of names, which it sorts before anything is sent",
+        "names_in_sets_and_sorted", "uses sets of names, sorted before anything is sent",
         edit="""
         -    has_gradient = owners(model)
         -    for name, parameter in model.named_parameters():
