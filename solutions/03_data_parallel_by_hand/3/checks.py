@@ -1,24 +1,24 @@
-"""03.3: data parallel by hand: buckets that leave while backward is still running, within a budget."""
+"""03.3: data parallel by hand: buckets that are sent while backward is still running, within a budget."""
 
 import math
 
 from ddp_course.base.quantity import with_prefix
 from ddp_course.grader.vocabulary import Wrong, by_pattern, cases, check, driver_job, expect
 
+from .driver import BUCKET, LAYER_BYTES, LAYERS
+
 FUNCTION = "BucketedDataParallel"
-LAYERS, LAYER_BYTES = 8, 64 * 64 * 4  # of the driver's wide model
-BUCKET = 2.5 * LAYER_BYTES  # bytes: two layers
 MESSAGES = math.ceil(LAYERS * LAYER_BYTES / BUCKET) + 1  # one to spare
-NOTES = 1.01  # of what has to be sent; what is above it may be notes on it
-KINDS = {  # of a tensor, by its name
+SLACK = 1.01  # times the bytes of an all-reduce: an answer may also send a few numbers about its gradients
+KINDS = {  # part of a tensor's name: what is special about the tensor
     "scale": "is a buffer",
     "shift": "is a buffer that is not saved (persistent=False)",
     "count": "is a buffer of integers",
     "frozen": "is frozen",
-    "": "a rank's own seed has made",
+    "": "depends on the rank's seed",
 }
-SAME = 1e-9  # float64 sums in another order
-NEARLY_SAME = 1e-4  # the wide model is float32
+TOLERANCE = 1e-9  # float64 sums in another order
+FLOAT32_TOLERANCE = 1e-4  # for the wide model and the one of unequal parameters
 
 
 TRAINING = "float64, tied, frozen, buffers; 1, 3, 2 and 1 micro-batches"
@@ -37,15 +37,15 @@ JOBS = [*TRAIN, BUDGET, OVERLAP]
 @check("every message is started by your own lines", begin="")
 def built_by_hand(case, rank, result):
     expect(
-        "ready_made" not in result,
-        lambda: f"rank {rank} built torch's {result['ready_made']}",
-        "what the wrapper does for you is what this exercise asks for",
+        "built_torch_ddp" not in result,
+        f"rank {rank} built torch's DistributedDataParallel",
+        "this exercise asks you to write what that wrapper does",
     )
     for op, size, line in result.get("sent", []):
         expect(
             line is not None,
             f"{case.where}rank {rank} handed {size:,} bytes to {op}, called by no line of your file",
-            "whose code starts the messages? Here it has to be yours",
+            "whose code starts the messages? In this exercise it has to be yours",
         )
 
 
@@ -55,7 +55,7 @@ def starts_as_rank_0(case, rank, result):
         expect(
             gap == 0,
             f"after construction {name} on rank {rank} is {gap:.2g} from rank 0's",
-            f"what is broadcast in __init__, and what {by_pattern(KINDS)(name)}",
+            f"what is broadcast in __init__: {name} {by_pattern(KINDS)(name)}",
         )
 
 
@@ -65,10 +65,10 @@ def starts_as_rank_0(case, rank, result):
 def equals_one_process(case, rank, result):
     if "updates" in result:
         return training_gap(case, rank, result)
-    for which, gap in result["off"].items():
+    for words, gap in result["off"].items():
         expect(
-            gap < NEARLY_SAME,
-            f"{which} off by {gap:.0%} when finish_gradient_synchronization() has returned",
+            gap < FLOAT32_TOLERANCE,
+            f"{words} off by {gap:.0%} when finish_gradient_synchronization() has returned",
             "which handles are waited for there",
         )
     return 0.0
@@ -80,13 +80,13 @@ def training_gap(case, rank, result):
         batches = update["micro_batches"]
         when = f"update {number} ({batches} micro-batch{'es' * (batches > 1)}): "
         for name, gradient in update["gradients"].items():
-            if gradient is None or not gradient[0] < SAME:
-                raise Wrong(when + on_gradient(rank, name, gradient), advice(gradient, batches, case.world))
+            if gradient is None or not gradient[0] < TOLERANCE:
+                raise Wrong(when + observed(rank, name, gradient), look_at(gradient, batches, case.world))
         for name, gap in update["weights"].items():
             expect(
-                gap < SAME,
+                gap < TOLERANCE,
                 f"{when}{name} on rank {rank} is {gap:.2g} from that of one process",
-                "what changes weights or buffers besides the optimizer",
+                "what changes weights or buffers, other than the optimizer",
             )
     return max(gap for update in result["updates"] for gap in update["weights"].values())
 
@@ -107,7 +107,7 @@ def silent_under_no_sync(case, rank, result):
     expect(
         not result["in_no_sync"],
         f"rank {rank} started {result['in_no_sync']} messages in 3 backward passes under no_sync()",
-        "what the hook asks first",
+        "which flag the hook has to read first",
     )
 
 
@@ -150,11 +150,11 @@ def bytes_of_an_all_reduce(case, rank, result):
     limit = 2 * (world - 1) / world * size
     sent = sum(bytes_sent(op, handed, world) for op, handed, _ in result["sent"])
     expect(
-        sent <= NOTES * limit,
+        sent <= SLACK * limit,
         f"with {' and '.join(dict.fromkeys(op for op, _, _ in result['sent']))} rank {rank} sends "
         f"{with_prefix(sent, 'B')} for {with_prefix(size, 'B')} of gradients; an all-reduce sends 2(N-1)/N of them, "
         f"{with_prefix(limit, 'B')}",
-        "who needs the gradients of the single ranks? The sum is enough, and a ring adds on the way",
+        "does any rank need the gradients of each single rank? The sum is enough, and a ring adds on the way",
     )
     return sent
 
@@ -167,14 +167,14 @@ def bytes_of_an_all_reduce(case, rank, result):
     [OVERLAP],
     scenarios=[WIDE],
 )
-def talks_during_backward(case, rank, result):
-    for order, behind in zip(result["orders"], (", in an update with no_sync()", ""), strict=True):
+def sends_during_backward(case, rank, result):
+    for order, when in zip(result["orders"], (", in an update with no_sync()", ""), strict=True):
         first = next((index for index, event in enumerate(order) if isinstance(event, str)), len(order))
-        made = [event for event in order[:first] if not isinstance(event, str)]
+        layers = order[:first]  # those that backward has reached; -1 stands for its end
         expect(
-            0 not in made,
+            0 not in layers,
             f"rank {rank} started its first message "
-            f"{'after backward had ended' if -1 in made else 'with the last gradient'}{behind}; nothing travels while "
+            f"{'after backward had ended' if -1 in layers else 'with the last gradient'}{when}; nothing travels while "
             "it computes",
             "which code runs in the middle of backward? A hook on a parameter does",
         )
@@ -184,18 +184,21 @@ def talks_during_backward(case, rank, result):
         "communication took turns",
         "async_op=True, and where the handle is waited for",
     )
-    return LAYERS - len(made)
+    return LAYERS - len(layers)
 
 
-def on_gradient(rank, name, gradient):
+def observed(rank, name, gradient):
+    """The message about a wrong gradient."""
     if gradient is None:
         return f"the gradient of {name} on rank {rank} is None"
-    gap, times = gradient
-    like = f", {times:.2f} times as large" if abs(times - 1) > 0.01 and abs(times - round(times, 2)) < 1e-6 else ""
-    return f"the gradient of {name} on rank {rank} is {gap:.2g} from that of one process{like}"
+    gap, factor = gradient
+    likeness = ""
+    if abs(factor - 1) > 0.01 and abs(factor - round(factor, 2)) < 1e-6:
+        likeness = f", {factor:.2f} times as large"
+    return f"the gradient of {name} on rank {rank} is {gap:.2g} from that of one process{likeness}"
 
 
-def advice(gradient, batches, world):
+def look_at(gradient, batches, world):
     if gradient and abs(gradient[1] - world) < 1e-6:
         return "a sum over the ranks is not yet a mean"
     if batches > 1:

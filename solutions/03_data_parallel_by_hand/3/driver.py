@@ -1,6 +1,5 @@
-"""Inside a rank, for 03.3: train with the learner's class, and note what it says to the other ranks, and when."""
+"""Inside a rank, for 03.3: train with the learner's class, and record its collectives and when they start."""
 
-import copy
 import hashlib
 import sys
 import threading
@@ -13,36 +12,39 @@ from torch import nn
 
 from ddp_course.grader.harness.record import Recorder, in_new_threads
 
-LAYERS, WIDTH = 8, 64  # of the wide model: 16,384 bytes of gradient a layer
-TWO_LAYERS = 2.5 * WIDTH * WIDTH * 4 / 2**20  # MiB: a bucket of the wide model
+LAYERS, WIDTH = 8, 64  # of the wide model
+LAYER_BYTES = WIDTH * WIDTH * 4  # of the gradient of one of its layers
+BUCKET = 2.5 * LAYER_BYTES  # bytes of a bucket for the wide model: room for two layers
 UPDATES = (1, 3, 2, 1)  # micro-batches of each update of the small model
-LARGE = 2**22  # elements of the large parameter beside a small one: 16 MiB
-LONGEST_WAIT = 2.0  # seconds that rank 1 waits for a sign of rank 0
-PAUSE = 0.01  # seconds a layer of backward takes at least, where a thread may want its turn
+LARGE = 2**22  # elements of Unequal.large: 16 MiB
+GONE_ON = "rank 0 has gone on"  # a key of the store
+LONGEST_WAIT = 2.0  # seconds that rank 1 waits until rank 0 has gone on
+PAUSE = 0.01  # seconds that backward pauses at each layer, so that a thread of the answer can run
 SAMPLES = 4  # in a micro-batch of one rank
 
 
-class ReadyMade(Exception):
-    """The class asked for by hand is built on torch's own."""
+class BuiltTorchDDP(Exception):
+    """The answer has built torch's DistributedDataParallel."""
 
 
 def refuse(self, *args, **kwargs):
-    raise ReadyMade
+    raise BuiltTorchDDP
 
 
-nn.parallel.DistributedDataParallel.__init__ = refuse
+def drive(build, function, *arguments):
+    """The result of the function of this file called `function`; `build` is the learner's class.
 
-
-def drive(build, what, *arguments):
-    """Every rank: `build` is the learner's class, `what` the name of one of the functions below."""
+    From the first call on, torch's DistributedDataParallel cannot be built in this process.
+    """
+    nn.parallel.DistributedDataParallel.__init__ = refuse
     try:
-        return globals()[what](build, *arguments)
-    except ReadyMade:
-        return {"ready_made": "DistributedDataParallel"}
+        return globals()[function](build, *arguments)
+    except BuiltTorchDDP:
+        return {"built_torch_ddp": True}
 
 
 class Events(list):
-    """The events of a rank, in order: collectives (dicts, see record.py) and marks of our own."""
+    """The events of a rank, in order: its collectives, as record.py notes them, and {"layer": number} from backward."""
 
     def __init__(self):
         super().__init__()
@@ -50,14 +52,15 @@ class Events(list):
         in_new_threads(self.append, self.answer)
 
     def recorded(self):
+        """A context in which this thread's collectives become events."""
         return Recorder(self.append, self.answer)
 
 
-# ---- is it one training? ------------------------------------------------------------------------------------------
+# ---- does it train as one process would? --------------------------------------------------------------------------
 
 
 class Small(nn.Module):
-    """float64, with a tied weight, a frozen one, a bias and three buffers; other values on every rank."""
+    """float64, with a tied weight, a frozen layer, biases and three buffers; the values depend on `seed`."""
 
     def __init__(self, seed):
         super().__init__()
@@ -70,10 +73,10 @@ class Small(nn.Module):
         self.double()
         self.output.weight = self.embedding.weight
         self.frozen.requires_grad_(False)
-        values = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed)
         for tensor in [*self.parameters(), *self.buffers()]:
-            tensor.data.uniform_(-1, 1, generator=values)
-        self.register_buffer("count", torch.randint(1000, (4,), generator=values))
+            tensor.data.uniform_(-1, 1, generator=generator)
+        self.register_buffer("count", torch.randint(1000, (4,), generator=generator))
 
     def forward(self, tokens):
         hidden = torch.tanh(self.frozen(self.embedding(tokens))) * self.scale + self.shift
@@ -81,18 +84,21 @@ class Small(nn.Module):
 
 
 def train(build, bucket=350):
-    """Four updates, compared with one process on the global batch; the gaps at the start and after each, and the
-    messages of the last. All gradients together are 352 bytes, so that buckets of 350 bytes are two."""
+    """Four updates, compared with one process on the global batch.
+
+    Returns the gaps at the start and after each update, and the messages of the last. `bucket`: bytes. All gradients
+    together are 352 bytes, so that buckets of 350 bytes are two.
+    """
     rank, world = dist.get_rank(), dist.get_world_size()
     one_process, events = Small(seed=0), Events()
     wrapped = build(Small(seed=rank), bucket / 2**20)
     result = {"start": _gaps(wrapped.module, one_process), "updates": [], "in_no_sync": 0}
-    data = torch.Generator().manual_seed(7)
+    generator = torch.Generator().manual_seed(7)
     for micro_batches in UPDATES:
         for model in (wrapped.module, one_process):
             model.zero_grad()
         for number in range(micro_batches):
-            batch = torch.randint(6, (world, SAMPLES, 2), generator=data)
+            batch = torch.randint(6, (world, SAMPLES, 2), generator=generator)
             last = number == micro_batches - 1
             events.clear()
             with events.recorded(), nullcontext() if last else wrapped.no_sync():
@@ -115,7 +121,7 @@ def train(build, bucket=350):
 
 @torch.no_grad()
 def _step(model):
-    """Plain SGD. torch.optim would load torch._dynamo on each rank."""
+    """A step of plain SGD. torch.optim would load torch._dynamo on each rank."""
     for parameter in model.parameters():
         if parameter.grad is not None:
             parameter -= 0.3 * parameter.grad
@@ -126,7 +132,7 @@ def _loss(model, batch):
 
 
 def _gaps(model, other):
-    """Largest difference by name of parameter or buffer."""
+    """The largest difference between the models, by name of the parameter or buffer."""
     right = dict(_tensors(other))
     return {name: (value - right[name]).abs().max().item() for name, value in _tensors(model)}
 
@@ -136,7 +142,7 @@ def _tensors(model):
 
 
 def _gradient_gaps(model, other):
-    """By name: (largest difference, how many times the right gradient it is at best), or None for no gradient."""
+    """By name: [largest difference, factor], where factor * right fits the gradient best; None for no gradient."""
     right, gaps = dict(other.named_parameters()), {}
     for name, parameter in model.named_parameters():
         gradient, expected = parameter.grad, right[name].grad
@@ -144,29 +150,30 @@ def _gradient_gaps(model, other):
             continue
         gaps[name] = None
         if gradient is not None:
-            times = (gradient * expected).sum() / (expected * expected).sum()
-            gaps[name] = [(gradient - expected).abs().max().item(), times.item()]
+            factor = (gradient * expected).sum() / (expected * expected).sum()
+            gaps[name] = [(gradient - expected).abs().max().item(), factor.item()]
     return gaps
 
 
 def _bits(model):
+    """A hash of the weights."""
     data = b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
     return hashlib.sha256(data).hexdigest()[:16]
 
 
-# ---- what does it say, and when? ----------------------------------------------------------------------------------
+# ---- what does it send, and when? ---------------------------------------------------------------------------------
 
 
 class Wide(nn.Module):
-    """Eight layers of one size. `reached(layer)` is called in backward just before the layer's gradient is made."""
+    """Eight layers of the same size. Backward calls `reached(layer)` just before it computes the layer's gradient."""
 
     def __init__(self):
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS))
         self.reached = lambda layer: None
-        values = torch.Generator().manual_seed(0)
+        generator = torch.Generator().manual_seed(0)
         for parameter in self.parameters():
-            parameter.data.normal_(0, WIDTH**-0.5, generator=values)
+            parameter.data.normal_(0, WIDTH**-0.5, generator=generator)
 
     def forward(self, x):
         for number, layer in enumerate(self.layers):
@@ -176,9 +183,9 @@ class Wide(nn.Module):
 
 
 def budget(build):
-    """Three updates of three micro-batches; what was sent in the last."""
+    """The messages of the last of three updates with three micro-batches each."""
     events = Events()
-    wrapped = build(Wide(), TWO_LAYERS)
+    wrapped = build(Wide(), BUCKET / 2**20)
     for _ in range(3):
         events.clear()
         wrapped.module.zero_grad()
@@ -191,32 +198,35 @@ def budget(build):
 
 
 def overlap(build):
-    """The second update, behind a micro-batch under no_sync; and the third, in which rank 1 makes no gradient until it
-    hears that rank 0 has gone on after its first collective. Who waits for the other ranks in backward never gets that
-    far, and rank 1 gives up."""
+    """Three updates. Returns the order of layers and collectives in the last two, and errors of the last's gradients.
+
+    Before the second there is a micro-batch under no_sync. In the third, rank 1 stops before its first gradient until
+    rank 0 has gone on with backward after its first collective. If rank 0 waits for that collective in backward, it
+    never gets that far, and rank 1 gives up.
+    """
     rank, world, events = dist.get_rank(), dist.get_world_size(), Events()
     store = dist.distributed_c10d._get_default_store()
     model = Wide()
-    wrapped = build(model, TWO_LAYERS)
+    wrapped = build(model, BUCKET / 2**20)
     gave_up, orders = threading.Event(), []
 
-    def go_on():
-        store.set("rank 0 has gone on", "")
+    def report_going_on():
+        store.set(GONE_ON, "")
 
     def mark(layer):
         events.append({"layer": layer})
         time.sleep(PAUSE)
 
-    def mark_and_meet(layer):
+    def mark_and_delay_rank_1(layer):
         if rank == 0 and _collectives(events):
-            go_on()
-        if rank == 1 and layer == LAYERS - 1 and not _heard(store):
+            report_going_on()
+        if rank == 1 and layer == LAYERS - 1 and not _wait_until_gone_on(store):
             gave_up.set()
         mark(layer)
 
-    unmarked = model.reached
-    for reached in (unmarked, mark, mark_and_meet):
-        model.reached = unmarked
+    do_nothing = model.reached
+    for reached in (do_nothing, mark, mark_and_delay_rank_1):
+        model.reached = do_nothing
         model.zero_grad()
         if reached is mark:
             with wrapped.no_sync():
@@ -225,17 +235,16 @@ def overlap(build):
         events.clear()
         with events.recorded():
             wrapped(_inputs(rank)).backward()
-            if rank == 0 and reached is mark_and_meet:
-                go_on()
+            if rank == 0 and reached is mark_and_delay_rank_1:
+                report_going_on()
             events.append({"layer": -1})
             wrapped.finish_gradient_synchronization()
-        marks = [event for event in events if event.keys() & {"layer", "op"}]
-        orders.append([mark["layer"] if "layer" in mark else mark["op"] for mark in marks])
+        orders.append([event["op"] if "op" in event else event["layer"] for event in events])
+    # Clones: an operation that the answer does not wait for may still change the gradients.
     gradients = {name: parameter.grad.clone() for name, parameter in wrapped.module.named_parameters()}
-    one_process = copy.deepcopy(model)
-    one_process.zero_grad()
-    for other in range(world):
-        (one_process(_inputs(other)) / world).backward()
+    one_process = Wide()
+    for peer in range(world):
+        (one_process(_inputs(peer)) / world).backward()
     right = {name: parameter.grad for name, parameter in one_process.named_parameters()}
     gap = max(((gradients[name] - right[name]).norm() / right[name].norm()).item() for name in right)
     off = {f"while rank 1 is late, the gradients on rank {rank} are": gap}
@@ -243,7 +252,7 @@ def overlap(build):
 
 
 class Unequal(nn.Module):
-    """In backward the gradient of `large` is made first and that of `small` just after; each element is the input."""
+    """Backward computes the gradient of `large` first and that of `small` just after; each element is the input."""
 
     def __init__(self):
         super().__init__()
@@ -255,8 +264,10 @@ class Unequal(nn.Module):
 
 
 def large_and_small(build):
-    """Updates with two messages, where the large one is under way when the small one leaves, and when it is there.
-    off: how far the gradients are from the mean, relative to it."""
+    """Three updates with a large message and then a small one, which arrives before it.
+
+    off: the largest relative error of a gradient, by the words with which the message about it begins.
+    """
     rank, world = dist.get_rank(), dist.get_world_size()
     wrapped, right, off = build(Unequal(), 1.0), (world + 1) / 2, {}
     for _ in range(3):
@@ -264,8 +275,8 @@ def large_and_small(build):
         wrapped(torch.tensor(rank + 1.0)).backward()
         wrapped.finish_gradient_synchronization()
         for name, parameter in wrapped.module.named_parameters():
-            which = f"the gradient of {name} on rank {rank} is"
-            off[which] = max(off.get(which, 0.0), (parameter.grad / right - 1).abs().max().item())
+            words = f"the gradient of {name} on rank {rank} is"
+            off[words] = max(off.get(words, 0.0), (parameter.grad / right - 1).abs().max().item())
     return {"off": off}
 
 
@@ -273,9 +284,10 @@ def _inputs(rank):
     return torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(100 + rank))
 
 
-def _heard(store):
+def _wait_until_gone_on(store):
+    """Whether rank 0 has gone on within LONGEST_WAIT."""
     deadline = time.monotonic() + LONGEST_WAIT
-    while not store.check(["rank 0 has gone on"]):
+    while not store.check([GONE_ON]):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.005)
@@ -287,4 +299,5 @@ def _collectives(events):
 
 
 def _messages(events):
+    """[operation, bytes, line of the answer] of each collective."""
     return [[message["op"], message["bytes"], message["line"]] for message in _collectives(events)]

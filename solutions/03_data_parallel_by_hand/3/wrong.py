@@ -4,8 +4,8 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "after_backward", "starts the buckets when backward has ended",
-        check="talks_during_backward", says="started its first message after backward had ended",
+        "after_backward", "starts the all-reduces when backward has ended",
+        check="sends_during_backward", says="started its first message after backward had ended",
         edit='''
         -        self.module = module
         +        self.module, self.talks = module, True
@@ -110,7 +110,7 @@ ANSWERS = (
         +            self.under_way.append((dist.all_gather(parts, flat, async_op=True), parts, bucket))
     """),
     WrongAnswer(
-        "gathers_every_gradient", "gathers the gradients of all ranks where their sum would do",
+        "gathers_every_gradient", "all-gathers the gradients of all ranks where their sum is enough",
         check="bytes_of_an_all_reduce", says="with all_gather rank 0 sends 393 kB for 131 kB of gradients",
         edit="""
         -        self.module = module
@@ -221,7 +221,7 @@ ANSWERS = (
         +            if not self.buckets:
     """),
     WrongAnswer(
-        "one_message_for_each_parameter", "overlaps, but every gradient travels alone",
+        "one_message_for_each_parameter", "overlaps, but sends every gradient in a message of its own",
         check="few_messages", says="started 8 messages in an update; 5 are allowed", on="one_bucket", edit="""
         -            if not self.buckets:
         -                self.buckets.append([])
@@ -265,7 +265,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "waits_in_the_hook", "calls the all-reduce in the hook without async_op: backward stands still until it is done",
-        check="talks_during_backward", says="stood still in backward until rank 1",
+        check="sends_during_backward", says="stood still in backward until rank 1",
         edit="""
         -        self.module = module
         +        self.module, self.talks = module, True
@@ -287,7 +287,7 @@ ANSWERS = (
         +            if size > bucket_megabytes * 1.1e6:
     """),
     RightAnswer(
-        "a_communication_thread", "a thread of its own makes blocking all-reduces; the class is no nn.Module",
+        "a_communication_thread", "a thread calls blocking all-reduces; the class is no nn.Module",
         text='''
         import queue
         import threading
