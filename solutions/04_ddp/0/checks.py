@@ -1,4 +1,4 @@
-"""04.0: a script of one process, converted; the whole script is run, and its train is called with other batches."""
+"""04.0: a one-process script, converted to DDP: the script is run, and its train is called with other batch sizes."""
 
 import contextlib
 import functools
@@ -13,20 +13,22 @@ from ddp_course.grader.vocabulary import Job, check, driver_job, expect
 from . import given as given_script
 
 TRAIN, STEPS = "train", 5
-SAME, PRINTED = 1e-9, 2e-6  # float64 sums in another order; the same with six decimals
-EQUAL, UNEQUAL = {1: (48,), 2: (48, 10), 3: (48, 9)}, {1: (), 2: (49,), 3: (50, 1)}
+TOLERANCE = 1e-9  # float64 sums in another order
+PRINTED_TOLERANCE = 2e-6  # the same for numbers with six decimals
+DIVISIBLE = {1: (48,), 2: (48, 10), 3: (48, 9)}  # number of ranks: sizes of the global batch
+NOT_DIVISIBLE = {2: (49,), 3: (50, 1)}
 LINE = re.compile(r"^step (\d+)  loss ([\d.]+)$", re.MULTILINE)
 
 
-def training(world, sizes):
+def train_job(world, sizes):
     calls = {f"a global batch of {size}": (STEPS, size) for size in sizes}
     return driver_job(world, TRAIN, calls, loads=("torch._dynamo",))  # for DDP and torch.optim
 
 
 SCRIPTS = [Job(world, loads=("torch._dynamo",)) for world in (1, 2, 3)]
-REFUSED = [training(world, UNEQUAL[world]) for world in (2, 3)]
-TRAININGS = [training(world, sizes) for world, sizes in EQUAL.items()]
-JOBS = [*SCRIPTS, *REFUSED, *TRAININGS]
+REFUSALS = [train_job(world, sizes) for world, sizes in NOT_DIVISIBLE.items()]
+TRAININGS = [train_job(world, sizes) for world, sizes in DIVISIBLE.items()]
+JOBS = [*SCRIPTS, *REFUSALS, *TRAININGS]
 
 
 @functools.cache
@@ -38,14 +40,15 @@ def one_process(steps, batch_size):
 
 
 def losses(printed):
+    """{step: loss} of the lines that the script prints."""
     return {int(step): float(loss) for step, loss in LINE.findall(printed)}
 
 
-@check("a global batch that cannot be shared equally is a ValueError on every rank", REFUSED)
+@check("a global batch that cannot be shared equally is a ValueError on every rank", REFUSALS)
 def unequal_shares_are_refused(case, rank, result):
     expect(
         "refusal" in result,
-        lambda: f"rank {rank} raised no ValueError, and computed {result.get('rows', [])[:1]} samples per step",
+        lambda: f"rank {rank} raised no ValueError, and computed {result.get('samples', [])[:1]} samples per step",
         "blank 3: 50 samples on 3 ranks would be 17, 17 and 16, and the mean of three means is not the mean of 50",
     )
 
@@ -59,9 +62,9 @@ def each_rank_computes_its_share(case, rank, result):
     )
     share = case.args[0][1] // case.world
     expect(
-        result["rows"] == [share] * STEPS,
-        f"rank {rank} computed {result['rows'][:1] or 'no'} samples per step in {len(result['rows'])} forward passes; "
-        f"its share is {share} in each of {STEPS}",
+        result["samples"] == [share] * STEPS,
+        f"rank {rank} computed {result['samples'][:1] or 'no'} samples per step in {len(result['samples'])} forward "
+        f"passes; its share is {share} in each of {STEPS}",
         "blank 5: rank and world_size say which of the samples are this rank's",
     )
 
@@ -72,7 +75,7 @@ def replicas_stay_equal(case, rank, result):
     expect(
         gap == 0,
         f"the weights on rank {rank} are up to {gap:.2g} from those on rank 0",
-        "blank 4: which line makes a rank hear of the others' gradients, and does the forward pass go through it?",
+        "blank 4: which line synchronizes the gradients, and does the forward pass go through it?",
     )
 
 
@@ -80,7 +83,7 @@ def replicas_stay_equal(case, rank, result):
 def weights_equal_one_process(case, rank, result):
     gap = (result["weights"] - one_process(*case.args[0])[1]).abs().max().item()
     expect(
-        gap < SAME,
+        gap < TOLERANCE,
         f"the weights on rank {rank} are up to {gap:.2g} from those of one process",
         "blank 5 (does each sample belong to exactly one rank?), and whether gradients are averaged, not added",
     )
@@ -90,10 +93,10 @@ def weights_equal_one_process(case, rank, result):
 @check("one rank prints", SCRIPTS)
 def one_rank_prints(records):
     for record in records:
-        speakers = [rank for rank, each in enumerate(record.ranks) if losses(each.stdout)]
+        printing_ranks = [rank for rank, rank_record in enumerate(record.ranks) if losses(rank_record.stdout)]
         expect(
-            len(speakers) == 1,
-            f"{where(record.job.world)}{len(speakers)} of them printed lines such as 'step 1  loss 4.2'",
+            len(printing_ranks) == 1,
+            f"{where(record.job.world)}{len(printing_ranks)} of them printed lines such as 'step 1  loss 4.2'",
             "blank 6: every rank calls the collective, one rank prints",
         )
 
@@ -102,15 +105,15 @@ def one_rank_prints(records):
 def losses_equal_one_process(records):
     expected = one_process(given_script.STEPS, given_script.GLOBAL_BATCH)[0]
     for record in records:
-        [printed] = filter(None, (losses(each.stdout) for each in record.ranks))
+        [printed] = filter(None, (losses(rank_record.stdout) for rank_record in record.ranks))
         expect(
             list(printed) == list(expected),
             f"{where(record.job.world)}{len(printed)} steps were printed; one process prints {len(expected)}",
-            "blank 6: the line of the script, for every step",
+            "blank 6: print the line of the given script, for every step",
         )
         step = max(expected, key=lambda step: abs(printed[step] - expected[step]))
         expect(
-            abs(printed[step] - expected[step]) < PRINTED,
+            abs(printed[step] - expected[step]) < PRINTED_TOLERANCE,
             f"{where(record.job.world)}step {step} printed {printed[step]:.6f}; one process prints "
             f"{expected[step]:.6f}",
             "blank 6: the mean over the ranks, not one rank's own loss or the sum",

@@ -1,4 +1,4 @@
-"""Inside a rank, for 04.0: call the learner's train and say what it returned, refused and computed."""
+"""Inside a rank, for 04.0: call the learner's train and report what it returned, refused and computed."""
 
 import gc
 
@@ -8,14 +8,17 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 
 def drive(train, steps, batch_size):
-    """{"weights": one tensor with all of them, "rows": samples of each forward pass} or {"refusal": text}."""
-    rows = []
+    """{"weights": one tensor with all of them, "samples": the number in each forward pass}.
 
-    def count(module, inputs):
+    {"refusal": text of the ValueError} if train raised one, {"returned": repr} if it returned no module.
+    """
+    samples = []
+
+    def note_samples(module, inputs):
         if isinstance(module, torch.nn.Linear) and module.in_features == 8:
-            rows.append(len(inputs[0]))
+            samples.append(len(inputs[0]))
 
-    hook = register_module_forward_pre_hook(count)
+    hook = register_module_forward_pre_hook(note_samples)
     try:
         network = train(dist.get_rank(), dist.get_world_size(), torch.device("cpu"), steps, batch_size)
     except ValueError as error:
@@ -27,4 +30,4 @@ def drive(train, steps, batch_size):
     weights = torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
     del network
     gc.collect()  # a DDP wrapper must not outlive the process group
-    return {"weights": weights, "rows": rows}
+    return {"weights": weights, "samples": samples}

@@ -4,7 +4,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "accepts_every_batch", "shares out whatever there is",
+        "accepts_every_batch", "splits any global batch, also into unequal shares",
         check="unequal_shares_are_refused", says="rank 0 raised no ValueError, and computed [25] samples per step", edit="""
         -    if batch_size % world_size:
         -        raise ValueError(f"{batch_size} samples cannot be shared equally by {world_size} ranks")
@@ -23,7 +23,7 @@ ANSWERS = (
         +    batch_size -= batch_size % world_size
     """),
     WrongAnswer(
-        "every_rank_reads_everything", "does not share the batch out",
+        "every_rank_reads_everything", "computes the whole global batch on every rank",
         check="each_rank_computes_its_share", says="computed [48] samples per step", edit="""
         -        inputs, targets = (part[rank::world_size].to(device) for part in (inputs, targets))
         +        inputs, targets = inputs.to(device), targets.to(device)
@@ -99,7 +99,7 @@ ANSWERS = (
         -    dist.init_process_group("nccl" if gpu else "gloo", timeout=timedelta(seconds=60), device_id=gpu)
     """),
     RightAnswer(
-        "averages_by_hand", "no wrapper: gradients all-reduced after each backward, shares of neighbours, the last rank prints",
+        "averages_by_hand", "no wrapper: gradients all-reduced after each backward; contiguous shares; the last rank prints",
         edit="""
         -    model = DistributedDataParallel(network)
         +    model = network
@@ -116,7 +116,7 @@ ANSWERS = (
         +        if rank == world_size - 1:
     """),
     RightAnswer(
-        "trusts_the_broadcast", "seeds every rank differently: construction broadcasts rank 0's weights; asks the group who it is",
+        "trusts_the_broadcast", "seeds every rank differently: construction broadcasts rank 0's weights; asks the group for the rank",
         edit="""
         -    torch.manual_seed(0)
         +    torch.manual_seed(rank)
