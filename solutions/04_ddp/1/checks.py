@@ -11,14 +11,9 @@ from .driver import MODELS
 
 MEASURE, FORECAST = "largest_gaps", "forecast"
 KINDS = ("parameters", "buffers", "attributes")
-WORDS = ("closed", "as it was", "grown")
-SAME = 1e-9
-CHANGES = {  # what the driver saw: how the sentence ends, where to look
-    "values": ("", "what is all-reduced or broadcast: the model's own tensors, or copies"),
-    "requires_grad": (": its requires_grad has changed", "what else is switched in the model, and for how long"),
-    "training": (": its training mode has changed", "what else is switched in the model, and for how long"),
-}
-# The claims come first: they do not depend on the answer, and serve all that are graded together.
+OUTCOMES = ("closed", "as it was", "grown")
+TOLERANCE = 1e-9
+# This script runs once for all answers of a lane. It runs first: after a failed job of an answer it would not run.
 CLAIMS = Job(2, script=Path(__file__).with_name("given.py"), seconds=8.0, loads=("torch._dynamo",))
 MEASURING = [driver_job(world, MEASURE, MODELS.keys()) for world in (2, 3)]
 FORECASTING = Job(1, FORECAST, (Call([()], "the six cases"),))
@@ -44,8 +39,14 @@ def gaps_are_measured_right(case, rank, result):
 
 @check("measuring leaves the models as they were", MEASURING, begin="different: {scenario}; ")
 def looking_changes_nothing(case, rank, result):
-    what, look_at = CHANGES.get(result["changed"], ("", ""))
-    expect(not result["changed"], f"after {MEASURE} the model of rank {rank} is another{what}", look_at)
+    changed = result["changed"]
+    expect(
+        not changed,
+        f"{MEASURE} has changed the {changed} of the model on rank {rank}",
+        "what is all-reduced or broadcast: the model's own tensors, or copies"
+        if changed == "values"
+        else "what you switch in the model, and whether you switch it back",
+    )
 
 
 @check(
@@ -59,13 +60,17 @@ def the_forecast_comes_true(records):
     [forecast] = forecasting.ranks[0].results
     measured = json.loads(claims.ranks[0].stdout)
     for name, (before, after) in measured.items():
-        came = "closed" if after == 0 else "as it was" if abs(after - before) < SAME else "grown"
-        word = forecast.get(name) if isinstance(forecast, dict) else forecast
-        expect(word in WORDS, f"{FORECAST} says {word!r} of '{name}'; possible are {', '.join(WORDS)}", "the six names")
+        outcome = "closed" if after == 0 else "as it was" if abs(after - before) < TOLERANCE else "grown"
+        predicted = forecast.get(name) if isinstance(forecast, dict) else forecast
         expect(
-            word == came,
-            f"'{name}': you said {word!r}; the gap was {before:.3g} at first and {after:.3g} after 20 updates",
-            "put your own largest_gaps before and behind the line that you trust, in a script of two ranks",
+            predicted in OUTCOMES,
+            f"{FORECAST} says {predicted!r} of '{name}'; possible are {', '.join(OUTCOMES)}",
+            "the six names",
+        )
+        expect(
+            predicted == outcome,
+            f"'{name}': you said {predicted!r}; the gap was {before:.3g} at first and {after:.3g} after 20 updates",
+            "call your own largest_gaps before and after the line that you trust, in a script with two ranks",
         )
     return measured["parameters, averaged by hand"][1]
 
@@ -73,7 +78,9 @@ def the_forecast_comes_true(records):
 def same(gaps, right):
     if not isinstance(gaps, dict) or set(gaps) != set(right):
         return False
-    return all(isinstance(gaps[kind], Real) and math.isclose(gaps[kind], right[kind], abs_tol=SAME) for kind in right)
+    return all(
+        isinstance(gaps[kind], Real) and math.isclose(gaps[kind], right[kind], abs_tol=TOLERANCE) for kind in right
+    )
 
 
 def hint_at(gaps, case, kind):
@@ -86,7 +93,7 @@ def hint_at(gaps, case, kind):
     if "attribute" in case.scenario:
         return "a tensor that is neither a parameter nor a buffer lies in the __dict__ of its module, or of a submodule"
     if "float64" in case.scenario:
-        return "in which dtype is subtracted, and how many digits has it?"
+        return "in which dtype do you subtract, and how many digits does it have?"
     if kind == "buffers":
-        return "which buffers there are: whole numbers, masks, and some that are not in state_dict()"
+        return "which buffers there are: integers, masks, and some that are not in state_dict()"
     return "element by element, over all tensors of the kind, and the largest counts"

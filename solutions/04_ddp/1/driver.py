@@ -20,87 +20,81 @@ class Layer(nn.Module):
         self.table = torch.arange(3.0)
         self.part = nn.Identity()
 
-    def forward(self, inputs):
-        return (inputs * self.weight - self.mean).sum(1) + self.table.sum()
-
 
 class Model(nn.Module):
     def __init__(self, layer=Layer):
         super().__init__()
         self.inner = layer()
-        self.name = "no tensor"
-
-    def forward(self, inputs):
-        return self.inner(inputs)
+        self.name = "an attribute that is no tensor"
 
 
-def shift(name, amounts, index=-1):
-    """Adds amounts[rank] to one element of a tensor of the inner layer; a rank of -1 is the last one."""
+def shift(name, amounts):
+    """A change of a model: adds amounts[rank] to the last element of a tensor of `inner`; rank -1 is the last one."""
 
     def change(model, rank):
         amount = amounts.get(rank, amounts.get(rank - dist.get_world_size(), 0))
-        tensor = getattr(model.inner, name).data
-        tensor.view(-1)[index] = tensor.view(-1)[index] + amount
+        getattr(model.inner, name).data.view(-1)[-1] += amount
 
     return change
 
 
-def cancelling(model, rank):
+def shift_with_sum_zero(model, rank):
     model.inner.weight.data += torch.tensor([0.75, -0.75, 0, 0]) * (rank == 1)
 
 
-def attribute(of):
-    """Gives a tensor to a module that has none so far."""
+def add_attribute(module_of):
+    """A change of a model: gives the module module_of(model) a tensor, of which one element is larger on rank 1."""
 
     def change(model, rank):
-        of(model).scale = torch.tensor([1.0, 2.0 * (rank == 1)])
+        module_of(model).scale = torch.tensor([1.0, 2.0 * (rank == 1)])
 
     return change
 
 
-def whole_number(model, rank):
+def add_integer_attribute(model, rank):
     model.inner.steps = torch.tensor(7 + 3 * (rank == 1))
 
 
-def flipped_mask(model, rank):
+def flip_mask(model, rank):
     model.inner.mask ^= rank == 1
 
 
-def nothing(model, rank):
+def change_nothing(model, rank):
     pass
 
 
 MODELS = {  # scenario: what is done to the model of each rank, the kind of tensor, the gap on 2 ranks and that on 3
-    "nothing differs": (nothing, None, 0, 0),
+    "nothing differs": (change_nothing, None, 0, 0),
     "one weight of rank 1, by 0.5": (shift("weight", {1: 0.5}), "parameters", 0.5, 0.5),
-    "two weights of rank 1, by 0.75 and -0.75": (cancelling, "parameters", 0.75, 0.75),
-    # From 1 to -1: without the sign nothing differs.
+    "two weights of rank 1, by 0.75 and -0.75": (shift_with_sum_zero, "parameters", 0.75, 0.75),
+    # From 1 to -1: the absolute values do not differ.
     "a frozen parameter of the last rank, by -2": (shift("frozen", {-1: -2.0}), "parameters", 2, 2),
     "one weight, rank 1 by 0.5 and rank 2 by -0.5": (shift("weight", {1: 0.5, 2: -0.5}), "parameters", 0.5, 1.0),
     "one weight, rank 0 by 0.5 and rank 2 by -0.5": (shift("weight", {0: 0.5, 2: -0.5}), "parameters", 0.5, 1.0),
     "one weight in float64, rank 1 by 3e-8": (shift("weight", {1: 3e-8}), "parameters", 3e-8, 3e-8),
     "a whole number among the buffers, rank 1 by 3": (shift("count", {1: 3}), "buffers", 3, 3),
-    "a mask that is a buffer, on rank 1": (flipped_mask, "buffers", 1, 1),
+    "a mask that is a buffer, on rank 1": (flip_mask, "buffers", 1, 1),
     "a running mean, rank 1 by -0.25": (shift("mean", {1: -0.25}), "buffers", 0.25, 0.25),
     "a tensor attribute, rank 1 by 4": (shift("table", {1: 4.0}), "attributes", 4, 4),
-    "a tensor attribute of the outermost module, rank 1 by 2": (attribute(lambda model: model), "attributes", 2, 2),
+    "a tensor attribute of the outermost module, rank 1 by 2": (add_attribute(lambda model: model), "attributes", 2, 2),
     "a tensor attribute of a submodule's submodule, rank 1 by 2": (
-        attribute(lambda model: model.inner.part),
+        add_attribute(lambda model: model.inner.part),
         "attributes",
         2,
         2,
     ),
-    "a whole number that is a tensor attribute, rank 1 by 3": (whole_number, "attributes", 3, 3),
-    "a model without any tensors": (nothing, None, 0, 0),
+    "a whole number that is a tensor attribute, rank 1 by 3": (add_integer_attribute, "attributes", 3, 3),
+    "a model without any tensors": (change_nothing, None, 0, 0),
 }
 
 
-def drive(function, what):
-    """`function` is largest_gaps. Returns its result, and whether the model is unchanged."""
-    model = Model(nn.Identity if what == "a model without any tensors" else Layer)
-    MODELS[what][0](model, dist.get_rank())
+def drive(largest_gaps, scenario):
+    """The result of largest_gaps, and the part of the model's state that it has changed, or None."""
+    model = Model(nn.Identity if scenario == "a model without any tensors" else Layer)
+    change, *_ = MODELS[scenario]
+    change(model, dist.get_rank())
     old = state(model)
-    gaps = function(model)
+    gaps = largest_gaps(model)
     new = state(model)
     if isinstance(gaps, dict):
         gaps = {name: float(value) if torch.is_tensor(value) else value for name, value in gaps.items()}
@@ -108,13 +102,15 @@ def drive(function, what):
 
 
 def state(model):
+    """The state of a model by its parts, in a form that can be compared."""
     tensors = [*model.parameters(), *model.buffers(), *attributes(model)]
     return {
         "values": hashlib.sha256(b"".join(tensor.detach().numpy().tobytes() for tensor in tensors)).hexdigest(),
         "requires_grad": [tensor.requires_grad for tensor in tensors],
-        "training": [module.training for module in model.modules()],
+        "training mode": [module.training for module in model.modules()],
     }
 
 
 def attributes(model):
+    """The tensors that are plain attributes of a module."""
     return [value for module in model.modules() for value in vars(module).values() if torch.is_tensor(value)]

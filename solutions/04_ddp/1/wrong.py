@@ -4,14 +4,14 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "averaging_closes_the_gap", "thinks that averaged gradients pull the replicas together",
+        "averaging_closes_the_gap", "forecasts that averaged gradients make the replicas equal",
         check="the_forecast_comes_true",
         says="'parameters, averaged by hand': you said 'closed'; the gap was", edit="""
         -        "parameters, averaged by hand": "as it was",
         +        "parameters, averaged by hand": "closed",
     """),
     WrongAnswer(
-        "empty_kinds", "does not think of a model without tensors",
+        "empty_kinds", "does not handle a model without tensors",
         state="crashed", check="raises", says="a model without any tensors): rank", edit="""
         -    if not tensors:
         -        return 0.0
@@ -23,13 +23,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "leaves_it_frozen", "switches requires_grad off to work on the tensors, and leaves it off",
-        check="looking_changes_nothing", says="is another: its requires_grad has changed", edit='''
+        check="looking_changes_nothing", says="largest_gaps has changed the requires_grad of the model", edit='''
              """The largest difference between any two ranks, among parameters, buffers and tensors that are plain attributes."""
         +    model.requires_grad_(False)  # no autograd here
     '''),
     WrongAnswer(
         "measures_in_place", "all-reduces the model's own tensors",
-        check="looking_changes_nothing", says="after largest_gaps the model of rank", edit="""
+        check="looking_changes_nothing", says="largest_gaps has changed the values of the model", edit="""
         -    flat = torch.cat([tensor.detach().double().flatten() for tensor in tensors])
         -    largest, smallest = flat.clone(), flat.clone()
         -    dist.all_reduce(largest, dist.ReduceOp.MAX)
