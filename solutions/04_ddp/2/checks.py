@@ -2,16 +2,17 @@
 
 from ddp_course.grader.vocabulary import Call, Job, check, driver_job, expect
 
-from .driver import TEXT, TIMEOUT, VERSIONS
+from .driver import MESSAGE, TIMEOUT, VERSIONS
 
 DETECTOR, REPAIRED = "hides_a_crash", "run"
-SOON = TIMEOUT / 2  # seconds
+LONGEST_DELAY = TIMEOUT / 2  # seconds from a crash until run has ended
 NO_CRASH, CRASHES = "no crash", ("rank 0 crashes", "rank 1 crashes")
 
 
-# Groups give up after about a second here, one after the other: such waits are no standstill.
-def run_with(world, *crashing):
-    calls = tuple(Call([(rank,)] * world, NO_CRASH if rank is None else CRASHES[rank]) for rank in crashing)
+# A rank may wait for the timeouts of several groups in a row: with this patience that is no standstill.
+def run_with(world, *crashing_ranks):
+    """A job that calls the learner's run once for each crashing rank; None: no rank crashes."""
+    calls = tuple(Call([(rank,)] * world, NO_CRASH if rank is None else CRASHES[rank]) for rank in crashing_ranks)
     return Job(world, REPAIRED, calls, seconds=7.0, patience=7.0, driver=True)
 
 
@@ -44,42 +45,43 @@ def a_good_run_ends_well(case, rank, result):
     expect(
         result["group_is_left"],
         f"rank {rank} is still in the process group when {REPAIRED} has returned",
-        "which line leaves it, and on which way out",
+        "which line leaves it, and in which cases that line is reached",
     )
 
 
 @check(lambda seconds: f"a crash comes out as it is, after {max(seconds):.2f} s at most", RUNS, scenarios=CRASHES)
 def the_crash_comes_out(case):
-    rank = case.args[0][0]
-    result = case.results[rank]
+    crashing_rank = case.args[0][0]
+    result = case.results[crashing_rank]
     expect(
         result["raised"],
-        f"{REPAIRED} returned on rank {rank} as if nothing had happened",
+        f"{REPAIRED} returned on rank {crashing_rank} as if nothing had happened",
         "an `except` that does not raise",
     )
-    crash, raised, seconds = (result[name] for name in ("crash", "raised", "seconds"))
-    late = "" if seconds < SOON else f", {seconds:.1f} s after the crash"
+    crash, raised, seconds = result["crash"], result["raised"], result["seconds"]
+    delay = "" if seconds < LONGEST_DELAY else f", {seconds:.1f} s after the crash"
     expect(
-        raised == [crash, TEXT],
-        f"{raised[0]} came out of {REPAIRED} on rank {rank}{late}, not the {crash} that train had raised",
-        "what the clean-up does that can fail, or wait, when another rank is elsewhere",
+        raised == [crash, MESSAGE],
+        f"{raised[0]} came out of {REPAIRED} on rank {crashing_rank}{delay}, not the {crash} that train had raised",
+        "what in the clean-up can fail, or wait, while another rank is still in train",
     )
     expect(
-        result["itself"],
-        f"a {crash} came out of {REPAIRED} on rank {rank}, and it is not the one that train had raised: its traceback "
-        "leads elsewhere",
+        result["same_exception"],
+        f"a {crash} came out of {REPAIRED} on rank {crashing_rank}, and it is not the one that train had raised: its "
+        "traceback leads to another line",
         "the lines that the exception passes on its way out of train to the caller",
     )
     expect(
-        not late,
-        f"the {crash} came out of {REPAIRED} on rank {rank}{late}; it should take less than {SOON:g} s",
+        not delay,
+        f"the {crash} came out of {REPAIRED} on rank {crashing_rank}{delay}; it should take less than "
+        f"{LONGEST_DELAY:g} s",
         "what a rank that has crashed still waits for",
     )
     return seconds
 
 
 @check("the other ranks end with it", RUNS, scenarios=CRASHES)
-def the_others_hear_of_it(case, rank, result):
+def the_other_ranks_fail_too(case, rank, result):
     if rank == case.args[0][0]:
         return
     expect(
@@ -88,9 +90,9 @@ def the_others_hear_of_it(case, rank, result):
         "an `except` that does not raise: a job that lost a rank has failed on all of them",
     )
     expect(
-        result["seconds"] < SOON,
+        result["seconds"] < LONGEST_DELAY,
         f"rank {rank} came out of {REPAIRED} {result['seconds']:.1f} s after the crash",
-        "what tells the others: a connection that closes, and then nothing else to wait for",
+        "how the other ranks notice the crash: a connection closes, and then they should wait for nothing else",
     )
 
 
@@ -115,19 +117,20 @@ def the_detector_tells_them_apart(case):
     expect(
         sum(case.results) <= 1,
         f"{DETECTOR} returned True on {sum(case.results)} ranks; one rank crashes, and the others return False",
-        "what a rank measures on which nothing was raised by your train",
+        "what your detector measures on a rank where your train raised nothing",
     )
 
 
 def where_to_look(scenario):
+    """Where to look if the detector's verdict on this version is wrong."""
     if "finally" in scenario:
         return "where the other rank is meanwhile: if it has finished, or crashed too, the two meet in the barrier"
     if "before training" in scenario:
-        return "from when you count: run may take its time to join, or to load, before it calls your train"
+        return "when your clock starts: run may need time to join, or to load, before it calls your train"
     if "clean-up" in scenario or "six tenths" in scenario:
         return "how long is too long: it depends on the timeout"
     if "in its place" in scenario:
         return "whether what comes out is the exception that your train has raised, or another one"
     if "dropped" in scenario:
-        return "an exception that never comes out is hidden as well as one that comes late"
-    return "how long an exception may take, and what of the rank that only lost contact"
+        return "an exception that never comes out is as hidden as one that comes out late"
+    return "how long an exception may take, and what a rank returns that only lost contact"

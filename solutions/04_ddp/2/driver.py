@@ -1,4 +1,4 @@
-"""Inside a rank, for 04.2: good and bad ways to leave for the learner's detector; crashes for the learner's run."""
+"""Inside a rank, for 04.2: right and wrong versions of run for the learner's detector; a crash in the learner's run."""
 
 import gc
 import os
@@ -8,25 +8,25 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-TEXT = "sample 3: token 70000 is outside the vocabulary of 65536"
+MESSAGE = "sample 3: token 70000 is outside the vocabulary of 65536"
 DETECTOR_TIMEOUT = 1.5  # seconds after which a group of the detector's runs gives up; ranks may start 0.5 s apart
 LONG_TIMEOUT = 4.0  # the same for the version whose clean-up takes long
 TIMEOUT = 1.2  # the same for the learner's run
-LONGEST = 8.0  # seconds that ranks wait for each other between two calls
+LONGEST_WAIT = 8.0  # seconds that ranks wait for each other between two calls
 
 
 class BrokenSample(Exception):
-    """An error of the learner's own: no list of those that Python has names it."""
+    """An exception that is not built in: an answer that lists built-in exceptions misses it."""
 
 
-shared = []  # the store of the harness
-calls = 0
+stores = []  # that of the harness; then, on rank 0, that of each call, which would close if it were not kept here
+calls = 0  # of drive
 
 
 def drive(function, what):
-    """`function` is hides_a_crash, with what = a name in VERSIONS, or run, with what = the rank that crashes, or None.
+    """The result of hides_a_crash for the version called `what`; or the report on run if the rank `what` crashes.
 
-    Each call gets a process group of its own to start, as a script of torchrun would.
+    what: None if no rank crashes. Each call gets a process group of its own to start, as a script of torchrun would.
     """
     prepare()
     try:
@@ -41,23 +41,24 @@ def drive(function, what):
 
 
 def prepare():
-    """Leave the harness's group, and let every rank know where the next one will meet."""
+    """Leave the harness's group, and set MASTER_PORT for the next one: that of a new store on rank 0."""
     global calls
     calls += 1
-    if not shared:
-        shared.append(dist.distributed_c10d._get_default_store())
-    wait_for_all("here")
+    if not stores:
+        stores.append(dist.distributed_c10d._get_default_store())
+    wait_for_all("begun")
     leave()
     if os.environ["RANK"] == "0":
-        shared.append(dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))  # kept, or it would go
-        shared[0].set(f"port {calls}", str(shared[-1].port))
-    os.environ["MASTER_PORT"] = shared[0].get(f"port {calls}").decode()
+        stores.append(dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
+        stores[0].set(f"port {calls}", str(stores[-1].port))
+    os.environ["MASTER_PORT"] = stores[0].get(f"port {calls}").decode()
 
 
-def wait_for_all(where):
+def wait_for_all(event):
+    """Wait until all ranks have called this for the same event of this call of drive."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    shared[0].set(f"{where} {calls} {rank}", "")
-    shared[0].wait([f"{where} {calls} {other}" for other in range(world)], timedelta(seconds=LONGEST))
+    stores[0].set(f"{event} {calls} {rank}", "")
+    stores[0].wait([f"{event} {calls} {peer}" for peer in range(world)], timedelta(seconds=LONGEST_WAIT))
 
 
 def group_timeout():
@@ -67,7 +68,7 @@ def group_timeout():
 
 
 def leave():
-    """As the end of a process would: the connections go."""
+    """Destroy the process group, if there is one: as at the end of a process, its connections close."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -77,7 +78,7 @@ def leave():
 
 def join(timeout_seconds):
     dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_seconds))
-    wait_for_all("joined")  # a rank that crashed at once would meet another that is still connecting
+    wait_for_all("joined")  # otherwise a rank could crash while another is still connecting to it
     return dist.get_rank()
 
 
@@ -161,17 +162,20 @@ VERSIONS = {  # scenario: the version, whether it hides a crash
 # ---- what the learner's run does ----------------------------------------------------------------------------------
 
 
-def observe(run, crashing):
-    """Let the rank `crashing` raise while the others are in a collective. Returns the outcome of run, and when."""
-    crash = BrokenSample(TEXT) if crashing == 0 else ValueError(TEXT)
+def observe(run, crashing_rank):
+    """Call `run` with a train that raises on one rank while the others are in a collective. Returns this rank's report.
+
+    seconds: from the crash until run has ended. started: the arguments of the calls of train.
+    """
+    crash = BrokenSample(MESSAGE) if crashing_rank == 0 else ValueError(MESSAGE)
     report = {"started": [], "steps": 0, "crash": type(crash).__name__}
 
     def train(rank):
         report["started"].append(rank)
         report["timeout"] = group_timeout()
         for step in range(5):
-            if rank == crashing and step == 2:
-                shared[0].set(f"crashed {calls}", str(time.monotonic()))
+            if rank == crashing_rank and step == 2:
+                stores[0].set(f"crashed {calls}", str(time.monotonic()))
                 raise crash
             dist.all_reduce(torch.ones(1))
             report["steps"] += 1
@@ -183,10 +187,10 @@ def observe(run, crashing):
         raise  # a stub
     except BaseException as error:
         raised = [type(error).__name__, str(error)[:200]]
-        report["itself"] = error is crash
+        report["same_exception"] = error is crash
     ended = time.monotonic()
     report |= {"raised": raised, "group_is_left": not dist.is_initialized()}
     leave()
-    if crashing is not None and shared[0].check([f"crashed {calls}"]):
-        report["seconds"] = ended - float(shared[0].get(f"crashed {calls}"))
+    if crashing_rank is not None and stores[0].check([f"crashed {calls}"]):
+        report["seconds"] = ended - float(stores[0].get(f"crashed {calls}"))
     return report

@@ -4,7 +4,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "any_error_on_any_rank", "takes the lost contact of the other rank for the hidden crash",
+        "any_error_on_any_rank", "takes a lost connection on the other rank for a hidden crash",
         check="the_detector_tells_them_apart",
         says="given a barrier at the end of a good run, hides_a_crash returned True", edit="""
         -    except BaseException as error:  # whatever it is, it ends here
@@ -17,7 +17,7 @@ ANSWERS = (
         +        return came_out
     """),
     WrongAnswer(
-        "raises_a_copy", "makes a new exception of the text of the old one",
+        "raises_a_copy", "raises a new exception with the type and text of the old one",
         check="the_crash_comes_out", says="it is not the one that train had raised",
         on="clean_up_in_finally", edit="""
         -    except BaseException as error:  # whatever it is, it ends here
@@ -35,8 +35,8 @@ ANSWERS = (
         +        raise crash
     """),
     WrongAnswer(
-        "the_others_stay_calm", "takes lost contact for the end of the training",
-        check="the_others_hear_of_it",
+        "the_others_stay_calm", "takes a lost connection for the end of the training",
+        check="the_other_ranks_fail_too",
         says="run returned on rank 0 after 2 of 5 steps as if it had finished",
         on="clean_up_in_finally", edit="""
         -    except BaseException as error:  # whatever it is, it ends here
@@ -61,7 +61,7 @@ ANSWERS = (
         +            train(dist.get_rank())
     """),
     WrongAnswer(
-        "unrepaired", "has the detector, and the barrier where it was",
+        "unrepaired", "has the detector, and the barrier in `finally` as given",
         check="the_crash_comes_out", says="RuntimeError came out of run on rank 1",
         on="clean_up_in_finally", edit="""
         -    except BaseException as error:  # whatever it is, it ends here
@@ -79,7 +79,7 @@ ANSWERS = (
         +    dist.init_process_group("gloo")
     """),
     WrongAnswer(
-        "expects_its_own_error", "lets everything out of the detector but the error that it has raised itself",
+        "expects_its_own_error", "catches in the detector only the type of error that it raises itself",
         check="does not end", says="rank 0 was in all_reduce", edit="""
         -    except BaseException as error:  # whatever it is, it ends here
         +    except ValueError as error:
