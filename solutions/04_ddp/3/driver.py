@@ -16,14 +16,14 @@ LEARNING_RATE = 0.1  # that of the script
 
 def make_model():
     model = Model().double()
-    values = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     for parameter in model.parameters():
-        parameter.data.uniform_(-1, 1, generator=values)
+        parameter.data.uniform_(-1, 1, generator=generator)
     return model
 
 
 def add(name, amounts):
-    """A case: `amounts[rank]` is added to one element of the parameter, on the ranks that are named; -1 is the last."""
+    """A change of a model: adds amounts[rank] to the last element of the parameter; rank -1 is the last one."""
 
     def change(model, rank):
         amount = amounts.get(rank, amounts.get(rank - dist.get_world_size(), 0.0))
@@ -32,21 +32,21 @@ def add(name, amounts):
     return change
 
 
-def both(*changes):
+def both(first, second):
     def change(model, rank):
-        for each in changes:
-            each(model, rank)
+        first(model, rank)
+        second(model, rank)
 
     return change
 
 
-def swap(model, rank):
+def swap_elements(model, rank):
     if rank == 1:
         model.head.weight.data = model.head.weight.data.flip(1)
 
 
-def zero(signs):
-    """A case: head.bias is zero, with the sign `signs[rank]`."""
+def signed_zero(signs):
+    """A change of a model: head.bias becomes zero, with the sign signs[rank] (1.0 if there is none)."""
 
     def change(model, rank):
         model.head.bias.data.copy_(torch.tensor([0.0 * signs.get(rank, 1.0)]))
@@ -56,9 +56,9 @@ def zero(signs):
 
 CASES = {  # scenario: what is done to the model of each rank
     "all equal": lambda model, rank: None,
-    "the head of each rank trained alone": lambda model, rank: own_updates(model, batches(rank, 4)),
+    "the head of each rank trained alone": lambda model, rank: train_head(model, batches(rank, 4)),
     "one element of head.bias, by 1e-12, on the last rank": add("head.bias", {-1: 1e-12}),
-    "two elements of head.weight swapped on rank 1": swap,
+    "two elements of head.weight swapped on rank 1": swap_elements,
     "head.weight and head.bias on rank 1": both(add("head.weight", {1: 0.5}), add("head.bias", {1: 0.5})),
     "the frozen backbone.weight on rank 1": add("backbone.weight", {1: 0.5}),
     "head.weight is NaN on the last rank": add("head.weight", {-1: math.nan}),
@@ -66,12 +66,16 @@ CASES = {  # scenario: what is done to the model of each rank
     "head.weight: rank 1 above, rank 2 as far below": add("head.weight", {1: 0.25, 2: -0.25}),
     "head.weight of rank 0, the others agree": add("head.weight", {0: 0.5}),
     "head.bias on rank 1, head.weight on rank 2": both(add("head.bias", {1: 0.5}), add("head.weight", {2: 0.5})),
-    "head.bias is 0.0 on ranks 0 and 2, -0.0 on rank 1": zero({1: -1.0}),
+    "head.bias is 0.0 on ranks 0 and 2, -0.0 on rank 1": signed_zero({1: -1.0}),
 }
 
 
 def drive(function, what):
-    """`function` is assert_replicas_equal or train; `what` a case, or a number of batches."""
+    """The report on assert_replicas_equal in the case `what`; or on train if `what` is a number of batches.
+
+    local_losses, global_losses: of one process that trains on the global batches, for this rank's batch and for the
+    global batch, before each update. gaps: of the weights after train from those of that process.
+    """
     rank, world, model = dist.get_rank(), dist.get_world_size(), make_model()
     if isinstance(what, str):
         CASES[what](model, rank)
@@ -81,25 +85,29 @@ def drive(function, what):
     one_process = copy.deepcopy(model)
     losses = function(model, batches(rank, what))
     gc.collect()  # a DDP wrapper must not outlive the process group
-    own, joint = [], []
-    for ranks in zip(*(batches(number, what) for number in range(world)), strict=True):
-        own.append(loss_of(one_process, *ranks[rank]).item())
-        joint += own_updates(one_process, [[torch.cat(parts) for parts in zip(*ranks, strict=True)]])
+    local_losses, global_losses = [], []
+    for rank_batches in zip(*(batches(peer, what) for peer in range(world)), strict=True):
+        local_losses.append(loss_of(one_process, *rank_batches[rank]).item())
+        global_batch = [torch.cat(parts) for parts in zip(*rank_batches, strict=True)]
+        global_losses += train_head(one_process, [global_batch])
     right = dict(one_process.named_parameters())
     gaps = {name: (parameter - right[name]).abs().max().item() for name, parameter in model.named_parameters()}
     if isinstance(losses, (list, tuple)) or torch.is_tensor(losses) and losses.dim() == 1:
         losses = [float(loss) if torch.is_tensor(loss) and loss.numel() == 1 else loss for loss in losses]
-    return {"gaps": gaps, "bits": bits_of(model), "losses": losses, "own": own, "joint": joint}
+    report = {"gaps": gaps, "bits": bits_of(model), "losses": losses}
+    return report | {"local_losses": local_losses, "global_losses": global_losses}
 
 
 def bits_of(model):
     """{name of a parameter: a hash of its bits}"""
     return {
-        name: hashlib.sha256(bits.detach().numpy().tobytes()).hexdigest() for name, bits in model.named_parameters()
+        name: hashlib.sha256(parameter.detach().numpy().tobytes()).hexdigest()
+        for name, parameter in model.named_parameters()
     }
 
 
 def raised_by(function, model):
+    """[type, text] of the exception that function(model) raises, or None."""
     try:
         function(model)
     except NotImplementedError:
@@ -109,8 +117,8 @@ def raised_by(function, model):
     return None
 
 
-def own_updates(model, batches):
-    """Plain SGD on the head, without other ranks; returns the loss before each update."""
+def train_head(model, batches):
+    """Train the head with plain SGD in one process; returns the loss before each step."""
     losses = []
     for inputs, targets in batches:
         model.zero_grad()

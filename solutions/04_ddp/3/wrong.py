@@ -4,7 +4,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "always_raises", "compares with another model, and all replicas differ",
+        "always_raises", "compares with the sum over the ranks, which differs from all replicas",
         check="equal_replicas_pass", says="assert_replicas_equal raised on rank", edit="""
         -        bits = parameter.detach().flatten().view(torch.uint8)  # as floats, -0.0 would equal 0.0
         -        of_rank_0 = bits.clone()
@@ -100,7 +100,7 @@ ANSWERS = (
         +        loss = nn.functional.mse_loss(wrapped.module(inputs), targets)
     """),
     WrongAnswer(
-        "wraps_the_backbone", "wraps what is frozen",
+        "wraps_the_backbone", "wraps the frozen backbone",
         state="crashed", check="raises",
         says="DistributedDataParallel is not needed when a module doesn't have any parameter that requires a gradient",
         edit="""
@@ -112,7 +112,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "repairs_what_it_finds", "broadcasts rank 0's parameters into the model itself: it raises, and has made them equal",
-        check="looking_changes_nothing", says="is another than before", look="or copies", edit="""
+        check="looking_changes_nothing", says="assert_replicas_equal has changed", look="or copies", edit="""
         -        of_rank_0 = bits.clone()
         -        dist.broadcast(of_rank_0, src=0)
         -        equal = torch.tensor([torch.equal(bits, of_rank_0)])
