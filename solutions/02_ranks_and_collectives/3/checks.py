@@ -8,40 +8,31 @@ from ddp_course.base.quantity import with_prefix
 from ddp_course.grader.vocabulary import Call, Job, Mistake, Wrong, cases, check, expect, recognised
 
 LARGE = 60_000  # elements; divisible by 2, 3 and 4
+SHAPES = {  # number of ranks: the shapes of the tensors
+    4: [(8,), (10,), (5, 7), (3,), (1,), (LARGE,), (9,), (2, 3), ()],
+    3: [(10,), (2,), (LARGE,), (4,)],
+    2: [(5,), (1,), (LARGE,)],
+    1: [(4,)],
+}
+DTYPES = {(5, 7): torch.float64, (2, 3): torch.int64}  # of these shapes; the others are float32
 
 
-def call(world, shape, dtype=torch.float32):
+def call(world, shape):
     """A call with a tensor of `shape` for each rank: values depend on rank and index, and their sums are exact.
 
     In a dtype of 8 bytes the values are so large that float32 would round them.
     """
-    count = torch.Size(shape).numel()
-    base = torch.arange(count, dtype=torch.float64) * 3 + 1
+    dtype = DTYPES.get(shape, torch.float32)
+    base = torch.arange(math.prod(shape), dtype=torch.float64) * 3 + 1
     if dtype.itemsize > 4:
         base *= 2**30 + 1
-    scenario = f"shape {tuple(shape)}, {str(dtype)[6:]}"
+    scenario = f"shape {shape}, {str(dtype)[6:]}"
     return Call([((base * (rank + 1) + rank).to(dtype).view(shape),) for rank in range(world)], scenario)
 
 
 JOBS = [
-    Job(
-        4,
-        function="ring_all_reduce",
-        calls=(
-            call(4, (8,)),
-            call(4, (10,)),
-            call(4, (5, 7), torch.float64),
-            call(4, (3,)),
-            call(4, (1,)),
-            call(4, (LARGE,)),
-            call(4, (9,)),
-            call(4, (2, 3), torch.int64),
-            call(4, ()),
-        ),
-    ),
-    Job(3, function="ring_all_reduce", calls=(call(3, (10,)), call(3, (2,)), call(3, (LARGE,)), call(3, (4,)))),
-    Job(2, function="ring_all_reduce", calls=(call(2, (5,)), call(2, (1,)), call(2, (LARGE,)))),
-    Job(1, function="ring_all_reduce", calls=(call(1, (4,)),)),
+    Job(world, function="ring_all_reduce", calls=tuple(call(world, shape) for shape in shapes))
+    for world, shapes in SHAPES.items()
 ]
 
 
