@@ -78,7 +78,7 @@ def the_mean_is_over_all_samples(records):
             )
 
 
-@check(lambda parted: f"{FUNCTION} reads logs right; of the broken script: {parted[0]}", [BROKEN, REPAIRED[1], DETECT])
+@check(lambda values: f"{FUNCTION} reads logs right; of the broken script: {values[0]}", [BROKEN, REPAIRED[1], DETECT])
 def the_logs_are_read_right(records):
     broken, repaired, detection = records
     all_logs = [*(logs for _, logs in EXAMPLES), broken.collectives, repaired.collectives]
