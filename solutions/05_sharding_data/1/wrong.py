@@ -4,8 +4,8 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "first_tokens", "compares how the data begins",
-        check="the_detector_is_right", says="one token of rank 2 is another): odd_ranks returned []", edit="""
+        "first_tokens", "compares the first 1,000 tokens only",
+        check="the_detector_is_right", says="one token of rank 2 is different): odd_ranks returned []", edit="""
         -    own_hash = hashlib.sha256(data.numpy().tobytes()).digest()
         +    own_hash = hashlib.sha256(data[:1000].numpy().tobytes()).digest()
     """),
@@ -42,7 +42,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "sends_the_data", "compares the data sets themselves, on every rank",
-        check="little_travels", says="to compare 40,000 bytes of data", edit="""
+        check="few_bytes_are_sent", says="to compare 40,000 bytes of data", edit="""
         -    own_hash = hashlib.sha256(data.numpy().tobytes()).digest()
         +    own_hash = data.tolist()
     """),
