@@ -1,8 +1,8 @@
-"""05.2: four consumers of random numbers, each with the right seed; and a function that counts what is wrong."""
+"""05.2: four kinds of random numbers, each with the right seed; and a function that counts what is wrong."""
 
 import torch
 
-from ddp_course.grader.vocabulary import Call, Job, Wrong, cases, check, expect, like_neighbours
+from ddp_course.grader.vocabulary import Call, Job, Wrong, cases, check, expect, like_neighbours, show
 
 from . import given as given_script
 
@@ -10,11 +10,11 @@ SAMPLES = given_script.SAMPLES
 NAMES = ("weights", "samples", "dropout", "noise")
 FUNCTION = "count_faults"
 MEANING = {
-    "read again": "readings in all, less the different samples among them",
-    "never read": "samples from 0 on that occur in no rank's list",
-    "weights": "the ranks whose weights are not those of rank 0: how many?",
-    "dropout": "the ranks whose mask a rank before them has already: how many?",
-    "noise": "the ranks whose noise a rank before them has already: how many?",
+    "read again": "the number of samples in the lists of all ranks, minus the number of different ones",
+    "never read": "how many of the samples from 0 to samples - 1 are in no rank's list?",
+    "weights": "how many ranks have other weights than rank 0?",
+    "dropout": "how many ranks have the mask of a rank before them?",
+    "noise": "how many ranks have the noise of a rank before them?",
 }
 
 
@@ -28,66 +28,72 @@ def count_faults(draws, samples):
     return faults
 
 
-def draws(world, *, alike=(), reader=None):
-    """Made-up draws of all ranks; ranks in `alike` share all that should be their own."""
-    made = []
+def make_draws(world, *, alike=(), samples_of=None):
+    """Made-up draws of all ranks.
+
+    alike       ranks that draw the same dropout mask and the same noise
+    samples_of  the samples of a rank; default: every `world`-th
+    """
+    draws = []
     for rank in range(world):
-        own = torch.Generator().manual_seed(min(alike) if rank in alike else 1000 + rank)
-        samples = list(range(rank, SAMPLES, world)) if reader is None else reader(rank)
-        made.append(
+        generator = torch.Generator().manual_seed(min(alike) if rank in alike else 1000 + rank)
+        samples = list(range(rank, SAMPLES, world)) if samples_of is None else samples_of(rank)
+        draws.append(
             {
                 "weights": torch.arange(6.0),
                 "samples": samples,
-                "dropout": torch.rand(32, generator=own) < 0.5,
-                "noise": torch.randn(6, generator=own),
+                "dropout": torch.rand(32, generator=generator) < 0.5,
+                "noise": torch.randn(6, generator=generator),
             }
         )
-    return made
+    return draws
 
 
-def with_weights(made, rank, value):
-    made[rank] = made[rank] | {"weights": made[rank]["weights"].clone()}
-    made[rank]["weights"][3] = value
-    return made
+def with_weight(draws, rank, value):
+    """`draws`, with `value` as one of the weights of `rank`."""
+    draws[rank]["weights"][3] = value
+    return draws
 
 
-def one_mask(made, first, second):
-    """The same mask on both; their noise differs in the last bit of each number."""
-    noise = made[first]["noise"].nextafter(torch.tensor(torch.inf))
-    made[second] = made[second] | {"dropout": made[first]["dropout"], "noise": noise}
-    return made
+def with_same_mask(draws, first, second):
+    """`draws`, with the mask of rank `first` on rank `second`; their noise differs in the last bit of each number."""
+    noise = draws[first]["noise"].nextafter(torch.tensor(torch.inf))
+    draws[second] |= {"dropout": draws[first]["dropout"], "noise": noise}
+    return draws
 
 
-def of_the_broken_script(seed, world):
+def draws_of_the_broken_script(seed, world):
+    """What the broken script draws in epoch 0, by rank."""
     with torch.random.fork_rng(devices=[]):
         return [given_script.draw(seed, 0, rank, world) for rank in range(world)]
 
 
 MADE_UP = [
-    ("nothing is wrong", draws(3)),
-    ("one rank, nothing is wrong", draws(1)),
-    ("rank 2 starts with one other weight", with_weights(draws(3), 2, -1.0)),
-    ("ranks 1 and 3 draw alike", draws(4, alike=(1, 3))),
-    ("all ranks draw alike", draws(4, alike=(0, 1, 2, 3))),
-    ("every rank reads everything", draws(3, reader=lambda rank: list(range(SAMPLES)))),
-    ("sample 0 is read by all, some by nobody", draws(3, reader=lambda rank: [0, 10 + rank, 20 + rank])),
-    ("rank 1 reads a sample twice itself", draws(2, reader=lambda rank: [0, 1] if rank == 0 else [2, 2])),
-    ("rank 0 alone starts with other weights", with_weights(draws(4), 0, -1.0)),
-    ("ranks 1 and 2 draw one mask, and noise off in its last bits", one_mask(draws(3), 1, 2)),
-    ("a weight of rank 1 is off in its last bit", with_weights(draws(3), 1, 3.0000002)),
-    ("the broken script, 2 ranks", of_the_broken_script(0, 2)),
-    ("the broken script, 4 ranks", of_the_broken_script(5, 4)),
+    ("nothing is wrong", make_draws(3)),
+    ("one rank, nothing is wrong", make_draws(1)),
+    ("rank 2 starts with one other weight", with_weight(make_draws(3), 2, -1.0)),
+    ("ranks 1 and 3 draw alike", make_draws(4, alike=(1, 3))),
+    ("all ranks draw alike", make_draws(4, alike=(0, 1, 2, 3))),
+    ("every rank reads everything", make_draws(3, samples_of=lambda rank: list(range(SAMPLES)))),
+    ("sample 0 is read by all, some by nobody", make_draws(3, samples_of=lambda rank: [0, 10 + rank, 20 + rank])),
+    ("rank 1 reads a sample twice itself", make_draws(2, samples_of=lambda rank: [0, 1] if rank == 0 else [2, 2])),
+    ("only rank 0 starts with other weights", with_weight(make_draws(4), 0, -1.0)),
+    ("ranks 1 and 2 draw one mask, and noise off in its last bits", with_same_mask(make_draws(3), 1, 2)),
+    ("a weight of rank 1 is off in its last bit", with_weight(make_draws(3), 1, 3.0000002)),
+    ("the broken script, 2 ranks", draws_of_the_broken_script(0, 2)),
+    ("the broken script, 4 ranks", draws_of_the_broken_script(5, 4)),
 ]
-FEWER = 40  # samples, for a count that is not that of the script
-COUNTED = [Call([(made, SAMPLES)], scenario) for scenario, made in MADE_UP]
-COUNTED.append(Call([(draws(3, reader=lambda rank: [rank, rank + 3]), FEWER)], f"{FEWER} samples, 6 are read"))
-COUNT = Job(1, function=FUNCTION, calls=tuple(COUNTED))
-SETTINGS = [(1, 0), (1, 1), (2, 0), (1, 0)]  # (seed, epoch); the last asks for the first again
+FEWER_SAMPLES = 40  # than the SAMPLES of the script
+SIX_READ = make_draws(3, samples_of=lambda rank: [rank, rank + 3])
+COUNT_CALLS = [Call([(draws, SAMPLES)], scenario) for scenario, draws in MADE_UP]
+COUNT_CALLS.append(Call([(SIX_READ, FEWER_SAMPLES)], f"{FEWER_SAMPLES} samples, 6 are read"))
+COUNT = Job(1, function=FUNCTION, calls=tuple(COUNT_CALLS))
+SETTINGS = [(1, 0), (1, 1), (2, 0), (1, 0)]  # (seed, epoch); the last repeats the first
 
 
-# (seed, epoch, rank) of 12 ranks, all played by one: written side by side or with a digit each, they meet; and where a
-# seed is worth 100 epochs, or fewer, seed 1 comes to the first epoch of seed 2.
-FAR = [
+# (seed, epoch, rank) of runs with 12 ranks. Seeds that join the digits of the three numbers, or give each number one
+# digit, are equal for some of these. So are the seeds 100 * seed + epoch: epoch 100 of seed 1 is epoch 0 of seed 2.
+KEYS = [
     (1, 0, 0),
     (1, 0, 10),
     (1, 1, 0),
@@ -110,8 +116,9 @@ def draw_job(world):
 
 
 DRAWS = [draw_job(world) for world in (4, 3, 2, 1)]
-PLAYED = Job(1, "draw", tuple(Call([(*far, 12)], "seed {}, epoch {}, rank {} of 12".format(*far)) for far in FAR))
-JOBS = [COUNT, *DRAWS, PLAYED]
+# One process draws for one of the 12 ranks in each call.
+DRAW_KEYS = Job(1, "draw", tuple(Call([(*key, 12)], "seed {}, epoch {}, rank {} of 12".format(*key)) for key in KEYS))
+JOBS = [COUNT, *DRAWS, DRAW_KEYS]
 
 
 @check(
@@ -131,14 +138,14 @@ def the_counts_are_right(case):
         )
 
 
-@check("all four are drawn, as before", [*DRAWS, PLAYED])
+@check("all four are drawn, as before", [*DRAWS, DRAW_KEYS])
 def every_draw_is_complete(case, rank, result):
     rank, shapes = case.args[rank][2], {"weights": (6,), "dropout": (32,), "noise": (6,)}
-    whole = isinstance(result, dict) and set(result) == set(NAMES) and isinstance(result["samples"], list)
-    whole = whole and all(isinstance(sample, int) for sample in result["samples"])
-    whole = whole and all(torch.is_tensor(result[name]) and result[name].shape == shapes[name] for name in shapes)
-    drawn = {name: kind(value) for name, value in result.items()} if isinstance(result, dict) else result
-    expect(whole, f"rank {rank} drew {str(drawn)[:250]}", "what draw returned before, key by key")
+    complete = isinstance(result, dict) and set(result) == set(NAMES) and isinstance(result["samples"], list)
+    complete = complete and all(isinstance(sample, int) for sample in result["samples"])
+    complete = complete and all(torch.is_tensor(result[name]) and result[name].shape == shapes[name] for name in shapes)
+    described = {name: kind(value) for name, value in result.items()} if isinstance(result, dict) else result
+    expect(complete, f"rank {rank} drew {str(described)[:250]}", "what draw returned before, key by key")
     weights, dropout, samples = (result[name] for name in ("weights", "dropout", "samples"))
     expect(
         len(weights.unique()) == 6 and 4 <= dropout.sum() <= 28,
@@ -152,19 +159,18 @@ def every_draw_is_complete(case, rank, result):
     )
 
 
-@check("with one seed all ranks start with the same weights, and every sample is read once", [*DRAWS, PLAYED])
-def what_is_shared_is_equal(records):
+@check("with one seed all ranks start with the same weights, and every sample is read once", [*DRAWS, DRAW_KEYS])
+def weights_are_equal_and_samples_disjoint(records):
     weights = {}
     for case, (seed, _, rank), result in draws_of(records):
         first = weights.setdefault(seed, result["weights"])
         expect(
             torch.equal(first, result["weights"]),
-            f"{case.where}rank {rank} starts with weights {shown(result['weights'])}, where another rank, epoch or "
-            f"world size with this seed has {shown(first)}",
+            f"{case.where}rank {rank} starts with weights {show(result['weights'])}, where another rank, epoch or "
+            f"world size with this seed has {show(first)}",
             "what may the seed of the weights depend on, and what not?",
         )
-    *records, _ = records  # of PLAYED nothing is known but rank by rank
-    for case in cases(records):
+    for case in cases(records[:-1]):  # DRAW_KEYS, the last one, has no samples of all ranks of an epoch
         counts = count_faults(case.results, SAMPLES)
         expect(
             not counts["read again"] and not counts["never read"],
@@ -181,13 +187,13 @@ def what_is_shared_is_equal(records):
 
 
 @check("each rank draws its own dropout mask and its own noise", DRAWS)
-def what_is_a_ranks_own_differs(case):
+def masks_and_noise_differ(case):
     counts = count_faults(case.results, SAMPLES)
     for name in ("dropout", "noise"):
         expect(
             not counts[name],
             f"{counts[name]} rank(s) drew the same {name} as a rank before",
-            f"what the seed of the {name} has to know",
+            f"which numbers the seed of the {name} has to depend on",
         )
 
 
@@ -205,37 +211,37 @@ def epochs_differ_and_runs_repeat(cases):
             expect(
                 equal(first[name], again[name]),
                 f"{begin}seed 1, epoch 0 was drawn twice, and rank {rank} got other {name}",
-                "a generator that goes on from where it was makes a draw depend on the draws before",
+                "a generator that is not seeded anew makes a draw depend on the draws before",
             )
 
 
-@check("neighbouring seeds, epochs and ranks have nothing in common", [*DRAWS, PLAYED])
-def seeds_do_not_meet(records):
-    """Weights go by the seed, orders by seed and epoch, masks and noise by the rank as well."""
-    drawn_for = {}
-    for case, who, result in draws_of(records):
-        order = tuple(tuple(other["samples"]) for other in case.results)
-        for name, key, value in (
-            ("weights", who[:1], tuple(result["weights"].tolist())),
-            ("dropout mask", who, tuple(result["dropout"].tolist())),
-            ("noise", who, tuple(result["noise"].tolist())),
-            ("order", who[:2], (case.world, order)),
+@check("neighbouring seeds, epochs and ranks have nothing in common", [*DRAWS, DRAW_KEYS])
+def seeds_do_not_collide(records):
+    """Weights depend on the seed, orders on seed and epoch, masks and noise on seed, epoch and rank."""
+    key_of = {}
+    for case, key, result in draws_of(records):
+        order = tuple(tuple(rank_result["samples"]) for rank_result in case.results)
+        for name, depends_on, value in (
+            ("weights", key[:1], tuple(result["weights"].tolist())),
+            ("dropout mask", key, tuple(result["dropout"].tolist())),
+            ("noise", key, tuple(result["noise"].tolist())),
+            ("order", key[:2], (case.world, order)),
         ):
-            first = drawn_for.setdefault((name, value), key)
+            first = key_of.setdefault((name, value), depends_on)
             expect(
-                first == key,
-                f"{in_words(first)} and {in_words(key)} drew the same {name}",
-                "does all that differs there reach the seed, and can each part still be told from the others?",
+                first == depends_on,
+                f"{in_words(first)} and {in_words(depends_on)} drew the same {name}",
+                "which numbers enter the seed, and can two different sets of numbers give the same seed?",
             )
 
 
 def in_words(key):
-    """ "seed 1, epoch 0" """
+    """A text such as "seed 1, epoch 0", for the key (1, 0)."""
     return ", ".join(f"{word} {number}" for word, number in zip(("seed", "epoch", "rank"), key, strict=False))
 
 
 def draws_of(records):
-    """(case, (seed, epoch, rank), what the rank drew) for every draw."""
+    """Yield (case, (seed, epoch, rank), what the rank drew) for every draw."""
     for case in cases(records):
         for (seed, epoch, rank, _), result in zip(case.args, case.results, strict=True):
             yield case, (seed, epoch, rank), result
@@ -252,7 +258,3 @@ def kind(value):
     if isinstance(value, list):
         return f"a list of {len(value)}" + (f", the first a {type(value[0]).__name__}" if value else "")
     return repr(value)[:20]
-
-
-def shown(tensor):
-    return "[" + ", ".join(f"{value:.2f}" for value in tensor.tolist()[:3]) + ", ...]"

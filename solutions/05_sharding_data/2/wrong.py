@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "blocks_lose_the_rest", "cuts the order into equal blocks and loses what is left",
-        check="what_is_shared_is_equal", says="samples are read by nobody", edit="""
+        check="weights_are_equal_and_samples_disjoint", says="samples are read by nobody", edit="""
         -    samples = order[rank::world_size].tolist()
         +    samples = order[rank * (SAMPLES // 5) : (rank + 1) * (SAMPLES // 5)].tolist()
     """),
@@ -23,8 +23,8 @@ ANSWERS = (
         +    read = [sample for drawn in draws for sample in set(drawn["samples"])]
     """),
     WrongAnswer(
-        "a_hundred_epochs_a_seed", "numbers the epochs of all seeds: epoch 100 of seed 1 is the first of seed 2",
-        check="seeds_do_not_meet", says="seed 2, epoch 0, rank 0", edit="""
+        "a_hundred_epochs_a_seed", "seeds with 100 * seed + epoch: epoch 100 of seed 1 is epoch 0 of seed 2",
+        check="seeds_do_not_collide", says="seed 2, epoch 0, rank 0", edit="""
         -        digest = hashlib.sha256(repr(depends_on).encode()).digest()
         +        what, seed, *others = depends_on
         +        epoch, rank = (others + [0, 0])[:2]
@@ -33,19 +33,19 @@ ANSWERS = (
     """),
     WrongAnswer(
         "fixed_weights", "starts every run with the same weights, whatever the seed",
-        check="seeds_do_not_meet", says="seed 1 and seed 2 drew the same weights", edit="""
+        check="seeds_do_not_collide", says="seed 1 and seed 2 drew the same weights", edit="""
         -    weights = torch.randn(6, generator=generator("weights", seed))
         +    weights = torch.randn(6, generator=generator("weights"))
     """),
     WrongAnswer(
-        "goes_on_drawing", "draws what is its own from a generator that nobody seeds",
+        "goes_on_drawing", "draws the noise from the common generator, which is not seeded",
         check="epochs_differ_and_runs_repeat", says="seed 1, epoch 0 was drawn twice", edit="""
         -    noise = torch.randn(6, generator=generator("noise", seed, epoch, rank))
         +    noise = torch.randn(6)
     """),
     WrongAnswer(
-        "mask_in_the_wrong_box", "takes dropout for something that all ranks share",
-        check="what_is_a_ranks_own_differs", says="rank(s) drew the same dropout as a rank before", edit="""
+        "mask_in_the_wrong_box", "seeds the dropout mask without the rank",
+        check="masks_and_noise_differ", says="rank(s) drew the same dropout as a rank before", edit="""
         -    dropout = torch.rand(32, generator=generator("dropout", seed, epoch, rank)) < 0.5
         +    dropout = torch.rand(32, generator=generator("dropout", seed, epoch)) < 0.5
     """),
@@ -57,7 +57,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "one_seed_for_all", "seeds everything alike, on all ranks",
-        check="what_is_a_ranks_own_differs", says="drew the same dropout as a rank before", edit="""
+        check="masks_and_noise_differ", says="drew the same dropout as a rank before", edit="""
         -    def generator(*depends_on):
         -        digest = hashlib.sha256(repr(depends_on).encode()).digest()
         -        return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little"))
@@ -81,7 +81,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "unrepaired", "seeds everything with seed + rank",
-        check="what_is_shared_is_equal", says="rank 1 starts with weights", on="given", edit="""
+        check="weights_are_equal_and_samples_disjoint", says="rank 1 starts with weights", on="given", edit="""
          SAMPLES = 48
         +
         +
@@ -94,7 +94,7 @@ ANSWERS = (
         +    return faults
     """),
     WrongAnswer(
-        "turns_the_numbers", "begins the numbers of the samples elsewhere in each epoch, in place of shuffling them",
+        "turns_the_numbers", "starts at another sample in each epoch instead of shuffling them",
         check="every_draw_is_complete", says="not in a random order", edit="""
         -    order = torch.randperm(SAMPLES, generator=generator("order", seed, epoch))
         +    order = torch.arange(SAMPLES).roll(7 * seed + epoch)
