@@ -1,6 +1,6 @@
 """05.3: a wrapper that skips the batches of other ranks, replaced; and a function that finds all of its faults."""
 
-from ddp_course.grader.vocabulary import Call, Job, check, expect, like_neighbours
+from ddp_course.grader.vocabulary import Call, Job, check, expect, like_neighbours, where
 
 from .given import run
 
@@ -8,11 +8,13 @@ FUNCTION = "diagnose"
 
 
 def rank(*batches, built=None, raised=None):
+    """A made-up result of `run` on one rank."""
     return {"batches": list(batches), "built": len(batches) if built is None else built, "raised": raised}
 
 
-def of_the_broken_script(samples, world):
-    return [run(samples, 4, 0, number, world) for number in range(world)]
+def results_of_the_broken_script(samples, world):
+    """What the broken script's `run` returns in epoch 0 with batches of 4, by rank."""
+    return [run(samples, 4, 0, rank, world) for rank in range(world)]
 
 
 def diagnose(ranks):
@@ -40,25 +42,29 @@ MADE_UP = [
     ("rank 1 raised in the end", [rank([0]), rank([1], raised="RuntimeError")]),
     ("all four are wrong", [rank([0], [1]), rank([0], built=2, raised="RuntimeError")]),
     ("rank 1 reads sample 5 twice in one batch", [rank([0, 3]), rank([5, 5])]),
-    ("the broken script, 40 samples on 4 ranks", of_the_broken_script(40, 4)),
-    ("the broken script, 32 samples on 2 ranks", of_the_broken_script(32, 2)),
-    ("the broken script on 1 rank", of_the_broken_script(16, 1)),
+    ("the broken script, 40 samples on 4 ranks", results_of_the_broken_script(40, 4)),
+    ("the broken script, 32 samples on 2 ranks", results_of_the_broken_script(32, 2)),
+    ("the broken script on 1 rank", results_of_the_broken_script(16, 1)),
 ]
-DIAGNOSE = Job(1, function=FUNCTION, calls=tuple(Call([(made,)], scenario) for scenario, made in MADE_UP))
+DIAGNOSE = Job(1, function=FUNCTION, calls=tuple(Call([(ranks,)], scenario) for scenario, ranks in MADE_UP))
 
 
-def run_job(world, *samples, batch=4):
+def run_job(world, *sample_counts, batch_size=4):
+    """A job that runs three epochs with each of these numbers of samples."""
     calls = [
-        Call([(n, batch, epoch, r, world) for r in range(world)], f"{n} samples, batches of {batch}, epoch {epoch}")
-        for n in samples
+        Call(
+            [(samples, batch_size, epoch, rank, world) for rank in range(world)],
+            f"{samples} samples, batches of {batch_size}, epoch {epoch}",
+        )
+        for samples in sample_counts
         for epoch in (0, 1, 2)
     ]
     return Job(world, function="run", calls=tuple(calls), driver=True)
 
 
-# 20 samples on one rank are read to the last one, in the order of the epoch. With every fourth of 51 samples, one rank
-# has too few for a last short batch; of 47, too few for a third whole one.
-RUNS = [run_job(4, 40, 64, 51, 47), run_job(3, 50, batch=3), run_job(2, 30), run_job(1, 18, 20)]
+# If ranks take every fourth sample, rank 3 has one fewer: of 51 samples, too few for a fourth, short batch; of 47, too
+# few for a third whole one. 20 samples fill the batches of one rank, so that it reads the whole order of an epoch.
+RUNS = [run_job(4, 40, 64, 51, 47), run_job(3, 50, batch_size=3), run_job(2, 30), run_job(1, 18, 20)]
 JOBS = [DIAGNOSE, *RUNS]
 
 
@@ -75,22 +81,22 @@ def the_diagnosis_is_right(case):
 
 @check("the epoch ends on every rank without an exception", RUNS)
 def nothing_is_raised(case, rank, result):
-    whole = isinstance(result, dict) and set(result) - {"built for one"} == {"batches", "built", "raised"}
-    expect(whole, f"run returned {str(result)[:60]} on rank {rank}", "run stays as it was given")
+    complete = isinstance(result, dict) and set(result) - {"built for the first"} == {"batches", "built", "raised"}
+    expect(complete, f"run returned {str(result)[:60]} on rank {rank}", "run stays as it was given")
     expect(
         not result["raised"],
         f"rank {rank} raised {result['raised']} after {len(result['batches'])} batches",
-        "inside a generator, a next() that finds nothing does not end the loop outside",
+        "inside a generator, a next() that finds no batch does not end the loop over the generator",
     )
 
 
 @check("batches hold samples that exist", RUNS)
-def every_batch_is_one(case, rank, result):
-    samples, most = case.args[0][:2]
+def batches_hold_existing_samples(case, rank, result):
+    samples, batch_size = case.args[0][:2]
     for batch in result["batches"]:
         expect(
-            isinstance(batch, list) and 1 <= len(batch) <= most,
-            f"rank {rank} trained on the batch {batch!r}; batches hold 1 to {most} samples",
+            isinstance(batch, list) and 1 <= len(batch) <= batch_size,
+            f"rank {rank} trained on the batch {batch!r}; batches hold 1 to {batch_size} samples",
             "what corpus.build is called with",
         )
         exist = all(isinstance(sample, int) and 0 <= sample < samples for sample in batch)
@@ -98,31 +104,31 @@ def every_batch_is_one(case, rank, result):
 
 
 @check("all ranks have equally many batches", RUNS)
-def all_ranks_have_as_many(case):
+def all_ranks_have_as_many_batches(case):
     counts = [len(result["batches"]) for result in case.results]
     expect(
         len(set(counts)) == 1,
         f"the ranks have {counts} batches: the one with most would wait in its next all-reduce",
-        "who gets the batches that are left when the global batches are full?",
+        "which ranks get the batches that are left when the global batches are full?",
     )
 
 
-@check(lambda left: f"no sample is read twice in an epoch; at most {max(left)} are left out", RUNS)
+@check(lambda unread: f"no sample is read twice in an epoch; at most {max(unread)} are left out", RUNS)
 def each_sample_is_read_once(case):
     samples, batch_size = case.args[0][:2]
     read = [sample for result in case.results for batch in result["batches"] for sample in batch]
-    repeated, left = len(read) - len(set(read)), samples - len(set(read))
+    repeated, unread = len(read) - len(set(read)), samples - len(set(read))
     expect(
         not repeated,
         f"{repeated} readings are of samples that were read before in this epoch",
         "do all ranks cut their share out of the same order?",
     )
     expect(
-        left < case.world * batch_size,
-        f"{left} samples are read by nobody; a global batch is {case.world * batch_size}",
+        unread < case.world * batch_size,
+        f"{unread} samples are read by nobody; a global batch is {case.world * batch_size}",
         "how many global batches are there in these samples?",
     )
-    return left
+    return unread
 
 
 @check("a rank builds only what it trains on", RUNS)
@@ -132,51 +138,54 @@ def only_own_batches_are_built(case, rank, result):
         f"rank {rank} built {result['built']} batches and trained on {len(result['batches'])}",
         "where does a rank find out that a batch is not its own: before or after it is built?",
     )
-    at_first = result.get("built for one", 1)
+    built_for_the_first = result.get("built for the first", 1)
     expect(
-        at_first == 1,
-        f"rank {rank} had built {at_first} batches when the first was handed out: a run that stops there has built the "
-        "others in vain",
+        built_for_the_first == 1,
+        f"rank {rank} had built {built_for_the_first} batches when the first was handed out: a run that stops there "
+        "has built the others in vain",
         "a generator builds a batch, yields it, and goes on when the next one is asked for",
     )
 
 
 @check("every epoch has a random order of its own", RUNS)
 def epochs_are_shuffled_anew(cases):
-    """Looks at what rank 0 read: another order in each epoch, and not the order of the numbers."""
+    """Rank 0 reads its samples in another order in each epoch, and never sorted."""
     orders = {}
     for case in cases:
         samples, _, epoch, _, _ = case.args[0]
         orders[samples, epoch] = [sample for batch in case.results[0]["batches"] for sample in batch]
     for (samples, epoch), order in orders.items():
-        begin = (
-            f"with {cases[0].world} rank{'s' * (cases[0].world > 1)}, {samples} samples: rank 0 read {order[:6]} ..."
-        )
+        begin = f"{where(cases[0].world, f'{samples} samples')}rank 0 read {order[:6]} ..."
         expect(
             order != sorted(order) and not like_neighbours(order, sorted(order)),
             f"{begin} in epoch {epoch}: not shuffled",
-            "what shuffles, and what",
+            "which line shuffles the samples?",
         )
         for earlier in range(epoch):
-            other = orders[samples, earlier]
-            expect(order != other, f"{begin} in epoch {earlier} and in epoch {epoch}", "what the seed is made of")
+            earlier_order = orders[samples, earlier]
             expect(
-                not like_neighbours(order, other),
+                order != earlier_order,
+                f"{begin} in epoch {earlier} and in epoch {epoch}",
+                "which numbers the seed is made of",
+            )
+            expect(
+                not like_neighbours(order, earlier_order),
                 f"{begin} in epoch {epoch}: the order of epoch {earlier}, begun at another place or read backwards",
                 "is the order of an epoch drawn, or made from that of another epoch?",
             )
 
 
 def advice(result, right):
+    """Where to look if the learner's function returned `result` instead of the faults `right`."""
     if not isinstance(result, list):
         return "the result is a list of names, empty if nothing is wrong"
     missing, extra = sorted(set(right) - set(map(str, result))), sorted(set(map(str, result)) - set(right))
     if missing:
         return {
             "raised": "the entry 'raised' of each rank",
-            "uneven": "the number of batches, of all ranks",
-            "read again": "samples of one rank and of several: who could have read it before?",
-            "built in vain": "each rank by itself: built against used",
+            "uneven": "the numbers of batches of all ranks",
+            "read again": "a sample can be read twice by one rank, or by two ranks",
+            "built in vain": "the numbers of batches that each rank built and used",
         }[missing[0]]
     if extra:
         return f"why {extra[0]!r}? The four names mean what the question says, and nothing more"

@@ -1,14 +1,14 @@
-"""Inside a rank, for 05.3: run, and how much is built for a training that stops after its first batch."""
+"""Inside a rank, for 05.3: run, and how many batches are built if training stops after the first."""
 
 import sys
 
 
 def drive(run, samples, batch_size, epoch, rank, world_size):
-    """The result of `run`; under "built for one" how many batches were built when the first was handed out."""
+    """The result of `run`, with the number of batches built before the first is handed out as "built for the first"."""
     result = run(samples, batch_size, epoch, rank, world_size)
     answer = sys.modules["answer"]
     corpus = answer.Corpus(samples)
-    handed_out = next(iter(answer.batches(corpus, batch_size, epoch, rank, world_size)), None)
-    if isinstance(result, dict) and handed_out is not None:
-        result["built for one"] = corpus.built
+    first_batch = next(iter(answer.batches(corpus, batch_size, epoch, rank, world_size)), None)
+    if isinstance(result, dict) and first_batch is not None:
+        result["built for the first"] = corpus.built
     return result

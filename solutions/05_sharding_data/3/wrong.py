@@ -5,13 +5,13 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "empty_batches", "fills the ranks up with empty batches",
-        check="every_batch_is_one", says="trained on the batch []", edit="""
+        check="batches_hold_existing_samples", says="trained on the batch []", edit="""
         -    for start in range(0, len(order) - joint + 1, joint):
         +    for start in range(0, len(order), joint):
     """),
     WrongAnswer(
         "batches_of_four", "takes the batch size of the script for that of every call",
-        check="every_batch_is_one", says="batches hold 1 to 3 samples", edit="""
+        check="batches_hold_existing_samples", says="batches hold 1 to 3 samples", edit="""
         -    joint = world_size * batch_size
         +    batch_size = 4
         +    joint = world_size * batch_size
@@ -34,7 +34,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "only_the_cost", "does what the review asked for: builds its own batches only",
-        check="all_ranks_have_as_many", says="the ranks have [3, 3, 2, 2] batches", edit="""
+        check="all_ranks_have_as_many_batches", says="the ranks have [3, 3, 2, 2] batches", edit="""
         -    joint = world_size * batch_size
         -    for start in range(0, len(order) - joint + 1, joint):
         -        first = start + rank * batch_size
@@ -48,18 +48,15 @@ ANSWERS = (
         +    order = order[epoch:] + order[:epoch]
     """),
     WrongAnswer(
-        "counts_samples", "takes unequal numbers of samples for unequal numbers of batches",
+        "counts_samples", "the diagnosis compares the ranks' numbers of samples, not of batches",
         check="the_diagnosis_is_right", says="the last batches are short: diagnose returned ['uneven'], not []", edit="""
         -        "uneven": len({len(result["batches"]) for result in ranks}) > 1,
         +        "uneven": len({sum(map(len, result["batches"])) for result in ranks}) > 1,
     """),
     WrongAnswer(
-        "still_skips", "even and equal on all ranks, and still builds every batch",
+        "still_skips", "the same order and equally many batches on all ranks, but each rank builds every batch",
         check="only_own_batches_are_built", says="rank 0 built",
         edit="""
-         import random
-        +from itertools import islice
-        @@
         -    order = list(range(corpus.samples))
         -    random.Random(42 + 1000 * epoch).shuffle(order)  # the same on all ranks
         -    joint = world_size * batch_size
@@ -81,7 +78,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "strided_whole_batches", "takes every N-th sample, in as many whole batches as that gives",
-        check="all_ranks_have_as_many", says="47 samples, batches of 4, epoch 0): the ranks have [3, 3, 3, 2] batches",
+        check="all_ranks_have_as_many_batches", says="47 samples, batches of 4, epoch 0): the ranks have [3, 3, 3, 2] batches",
         edit="""
         -    joint = world_size * batch_size
         -    for start in range(0, len(order) - joint + 1, joint):
@@ -95,9 +92,6 @@ ANSWERS = (
         "unrepaired", "leaves the wrapper as it is",
         check="nothing_is_raised", says="raised RuntimeError",
         edit="""
-         import random
-        +from itertools import islice
-        @@
         -    order = list(range(corpus.samples))
         -    random.Random(42 + 1000 * epoch).shuffle(order)  # the same on all ranks
         -    joint = world_size * batch_size
@@ -206,7 +200,7 @@ ANSWERS = (
             return {"batches": taken, "built": corpus.built, "raised": raised}
     """),
     RightAnswer(
-        "deals_with_a_step", "takes every N-th sample of each whole global batch; the faults are a generator's, made a list",
+        "deals_with_a_step", "takes every N-th sample of each whole global batch; hands corpus.build a tuple",
         edit="""
         -        first = start + rank * batch_size
         -        yield corpus.build(order[first : first + batch_size])
