@@ -5,55 +5,62 @@ from itertools import chain
 
 from ddp_course.grader.vocabulary import Call, Job, Wrong, cases, check, expect, like_neighbours, where
 
-SIZES, BATCH, SEED = [17, 0, 5, 31, 11], 3, 8  # lines of each file; samples that a rank reads at a time
-ALL = {f"{file}:{line}" for file, size in enumerate(SIZES) for line in range(size)}
+SIZES = [17, 0, 5, 31, 11]  # lines of each file
+BATCH_SIZE, SEED = 3, 8
+SAMPLES = {f"{file}:{line}" for file, size in enumerate(SIZES) for line in range(size)}
 LARGEST_STATE = 200  # characters of JSON
-AHEAD = 2  # batches that torch's loader lets each worker build in advance
+PREFETCH_FACTOR = 2  # batches that torch's DataLoader lets each worker build in advance
 
 
 def stage(ranks, workers, batches=None):
-    """`batches` None: to the end of the epoch."""
+    """A part of a run, which ends after `batches` batches of each rank; None: at the end of the epoch."""
     return {"ranks": ranks, "workers": workers, "batches": batches}
 
 
 def call(scenario, *stages, seed=SEED):
-    return Call([(SIZES, BATCH, seed, list(stages))] * 4, scenario)
+    """A call of `read` on 4 ranks, of which each stage needs the first ones."""
+    return Call([(SIZES, BATCH_SIZE, seed, list(stages))] * 4, scenario)
 
 
-TWO_EPOCHS = call("4 ranks, 2 workers each; then epoch 1 without workers", stage(4, 2), stage(4, 0))
-ONE_RANK = call("1 rank, 2 workers; then epoch 1 without workers", stage(1, 2), stage(1, 0))
 WHOLE = call("2 ranks, no workers, two epochs", stage(2, 0), stage(2, 0))
-STOPPED = call("2 ranks stop after 3 batches, and go on with 2 workers each", stage(2, 0, 3), stage(2, 2))
-AGAIN = call("2 ranks with 1 worker stop after 2 and after 5 batches", stage(2, 1, 2), stage(2, 0, 3), stage(2, 0))
-OTHER = call(
-    "2 ranks stop after 5 batches, 4 go on for one, 3 go on to the end", stage(2, 2, 5), stage(4, 0, 1), stage(3, 1)
+STOPPED = [
+    call("2 ranks stop after 3 batches, and go on with 2 workers each", stage(2, 0, 3), stage(2, 2)),
+    call("2 ranks with 1 worker stop after 2 and after 5 batches", stage(2, 1, 2), stage(2, 0, 3), stage(2, 0)),
+]
+CALLS = (
+    call("4 ranks, 2 workers each; then epoch 1 without workers", stage(4, 2), stage(4, 0)),
+    call("1 rank, 2 workers; then epoch 1 without workers", stage(1, 2), stage(1, 0)),
+    WHOLE,
+    *STOPPED,
+    # 3 ranks share the last 4 of the 64 samples: parts of 2, 2 and 0 would leave one without a batch.
+    call(
+        "2 ranks stop after 5 batches, 4 go on for one, 3 go on to the end", stage(2, 2, 5), stage(4, 0, 1), stage(3, 1)
+    ),
+    call("2 ranks, the next seed, two epochs", stage(2, 0), stage(2, 0), seed=SEED + 1),
+    # Seed 20 in epoch 10 and seed 201 in epoch 0 have the same digits.
+    call("1 rank, seed 20, eleven epochs", *[stage(1, 0)] * 11, seed=20),
+    call("1 rank, seed 201", stage(1, 0), seed=201),
 )
-# 3 ranks share the last 4 of its 64 samples: parts of 2, 2 and 0 would leave one without a batch.
-NEIGHBOUR = call("2 ranks, the next seed, two epochs", stage(2, 0), stage(2, 0), seed=SEED + 1)
-# Seed 20 in epoch 10 and seed 201 in epoch 0 have the same digits.
-LATE = call("1 rank, seed 20, eleven epochs", *[stage(1, 0)] * 11, seed=20)
-ANOTHER = call("1 rank, seed 201", stage(1, 0), seed=201)
-CALLS = (TWO_EPOCHS, ONE_RANK, WHOLE, STOPPED, AGAIN, OTHER, NEIGHBOUR, LATE, ANOTHER)
-UNSTOPPED = [each.scenario for each in (TWO_EPOCHS, ONE_RANK, WHOLE, NEIGHBOUR, LATE, ANOTHER)]
-# Its workers are forked from a process with threads: one of some hundred such runs hangs through nobody's fault.
-# And torch's loader waits up to five seconds for a worker that has not heard that it is to end.
+# DataLoader forks its workers from a process with threads: one run in some hundreds hangs, whatever the answer does.
+# And it waits up to five seconds for a worker that has not noticed that it is to end.
 JOBS = [Job(4, function="read", calls=CALLS, seconds=8.0, patience=6.0, tries=2, driver=True)]
 
 
 @check(
-    f"each of {len(ALL)} samples is read once an epoch, by 1, 2, 3 and 4 ranks, with 0, 1 and 2 workers each", begin=""
+    f"each of {len(SAMPLES)} samples is read once an epoch, by 1, 2, 3 and 4 ranks, with 0, 1 and 2 workers each",
+    begin="{scenario}: ",
 )
 def every_sample_is_read_once(case):
     for epoch in epochs(stages_of(case)):
         samples = [sample for batches in epoch for batch in batches for sample in batch]
-        again, unknown = len(samples) - len(set(samples)), set(samples) - ALL
+        repeated, unknown = len(samples) - len(set(samples)), set(samples) - SAMPLES
         if unknown:
-            raise Wrong(f"{case.scenario}: {min(unknown)} was read, which is no sample", "file and line of load(...)")
+            raise Wrong(f"{min(unknown)} was read, which is no sample", "the arguments of load(file, line)")
         expect(
-            not again and set(samples) == ALL,
-            f"{case.scenario}: of {len(ALL)} samples {len(ALL - set(samples))} were never read in an epoch, and "
-            f"{again} readings were of samples read before",
-            where_to_look(case, again),
+            not repeated and set(samples) == SAMPLES,
+            f"of {len(SAMPLES)} samples {len(SAMPLES - set(samples))} were never read in an epoch, and "
+            f"{repeated} readings were of samples read before",
+            where_to_look(case, repeated),
         )
 
 
@@ -64,18 +71,18 @@ def all_ranks_have_as_many_batches(case):
         expect(
             len(set(counts)) == 1,
             f"the ranks had {counts} batches in part {number}",
-            "how many samples are left for the last batches, and who gets them?",
+            "how many samples are left for the last batches, and which ranks get them?",
         )
         sizes = [len(batch) for batches in by_rank for batch in batches] or [1]
         expect(
-            1 <= min(sizes) <= max(sizes) <= BATCH,
-            f"batches of {min(sizes)} to {max(sizes)} samples; batch_size is {BATCH}",
+            1 <= min(sizes) <= max(sizes) <= BATCH_SIZE,
+            f"batches of {min(sizes)} to {max(sizes)} samples; batch_size is {BATCH_SIZE}",
             "what one item of the stream is: a list of 1 to batch_size samples",
         )
         expect(
             stage["batches"] in (None, counts[0]),
             f"part {number} ended after {counts[0]} batches, before the epoch did",
-            "where the stream ends",
+            "when does the stream end: after the last sample of the epoch?",
         )
 
 
@@ -83,14 +90,14 @@ def all_ranks_have_as_many_batches(case):
 def workers_and_stops_change_nothing(records):
     by_call = {case.scenario: [by_rank for _, by_rank in stages_of(case)] for case in cases(records)}
     whole = by_call[WHOLE.scenario][0]
-    for scenario in (STOPPED.scenario, AGAIN.scenario):
-        joined = [list(chain.from_iterable(parts)) for parts in zip(*by_call[scenario], strict=True)]
-        for rank, (batches, right) in enumerate(zip(joined, whole, strict=True)):
-            for number, (batch, wanted) in enumerate(zip(batches, right, strict=False)):
+    for scenario in [stopped_call.scenario for stopped_call in STOPPED]:
+        batches_by_rank = [list(chain.from_iterable(parts)) for parts in zip(*by_call[scenario], strict=True)]
+        for rank, (batches, right_batches) in enumerate(zip(batches_by_rank, whole, strict=True)):
+            for number, (batch, right) in enumerate(zip(batches, right_batches, strict=False)):
                 expect(
-                    batch == wanted,
+                    batch == right,
                     f"{scenario}: batch {number} of rank {rank} is {batch}; in a run that was neither stopped nor had "
-                    f"workers it is {wanted}",
+                    f"workers it is {right}",
                     "which batches does worker i have to build, so that taking turns gives the order back?",
                 )
 
@@ -99,11 +106,12 @@ def workers_and_stops_change_nothing(records):
 def the_order_is_random(records):
     orders = {}
     for case in cases(records):
-        if case.scenario in UNSTOPPED:
-            stages, seed = stages_of(case), case.args[0][2]
-            for epoch, (_, by_rank) in enumerate(stages):
-                key = stages[0][0]["ranks"], seed, epoch
-                orders[key] = [[sample for batch in batches for sample in batch] for batches in by_rank]
+        if is_stopped(case):
+            continue
+        for epoch, (stage, by_rank) in enumerate(stages_of(case)):
+            seed = case.args[0][2]
+            samples_by_rank = [list(chain.from_iterable(batches)) for batches in by_rank]
+            orders[stage["ranks"], seed, epoch] = samples_by_rank
     for (world, seed, epoch), order in orders.items():
         begin = f"{where(world)[:-2]} and seed {seed}: epoch {epoch}"
         samples = [tuple(map(int, sample.split(":"))) for sample in order[0]]
@@ -114,15 +122,15 @@ def the_order_is_random(records):
         )
         for (other_world, other_seed, other_epoch), other in orders.items():
             if world == other_world and (seed, epoch) != (other_seed, other_epoch):
-                has = f"{begin} has the order of seed {other_seed}, epoch {other_epoch}"
+                observed = f"{begin} has the order of seed {other_seed}, epoch {other_epoch}"
                 expect(
                     order != other,
-                    has,
+                    observed,
                     "the order is drawn from the pair of seed and epoch: do other pairs make the same number or text?",
                 )
                 expect(
                     not like_neighbours(order[0], other[0]),
-                    f"{has}, begun at another place or read backwards",
+                    f"{observed}, begun at another place or read backwards",
                     "is the order of an epoch drawn, or made from that of another epoch?",
                 )
 
@@ -132,12 +140,12 @@ def the_state_is_small(records):
     longest = 0
     for case in cases(records):
         for rank, result in enumerate(case.results):
-            first, again = result[0]["asked twice"]
+            first, second = result[0]["asked twice"]
             expect(
-                first == again,
-                f"{case.scenario}: on rank {rank} state_after(2) is {first[:80]}, "
-                f"and when it is asked again {again[:80]}",
-                "state_after says where the stream would stand; whoever asks moves nothing",
+                first == second,
+                f"{case.scenario}: on rank {rank} state_after(2) returned {first[:80]}, and {second[:80]} in a second "
+                "call",
+                "a call of state_after must not change the stream",
             )
         for number, stage in enumerate(case.args[0][3]):
             states = [result[number]["state"] for result in case.results[: stage["ranks"]]]
@@ -145,13 +153,13 @@ def the_state_is_small(records):
                 len({json.dumps(json.loads(state), sort_keys=True) for state in states}) == 1,
                 f"{case.scenario}: after part {number + 1} rank 0 has the state {states[0][:80]}, "
                 f"rank {len(states) - 1} {states[-1][:80]}",
-                "count what all ranks have read together: only one state is saved",
+                "count the samples that all ranks have read: one state is saved for all of them",
             )
             longest = max(longest, *map(len, states))
     expect(
         longest <= LARGEST_STATE,
         f"a state has {longest} characters; {LARGEST_STATE} are enough for a stream of any length",
-        "what has to be known to draw the order again, and the place in it?",
+        "which numbers are needed to draw the order again, and to go on at the right sample?",
     )
     return longest
 
@@ -159,7 +167,7 @@ def the_state_is_small(records):
 @check("a rank loads what it reads and nothing else, also after a stop", begin="{scenario}: ")
 def nothing_is_loaded_in_vain(case):
     for number, (stage, by_rank) in enumerate(stages_of(case)):
-        ahead = AHEAD * stage["workers"] * BATCH if stage["batches"] else 0
+        ahead = PREFETCH_FACTOR * stage["workers"] * BATCH_SIZE if stage["batches"] else 0
         for rank, batches in enumerate(by_rank):
             used, loaded = sum(map(len, batches)), case.results[rank][number]["loaded"]
             expect(
@@ -167,10 +175,14 @@ def nothing_is_loaded_in_vain(case):
                 f"in part {number + 1} rank {rank} loaded {loaded} samples for the {used} it read"
                 + (f", and {ahead} at most that its workers build ahead" if ahead else ""),
                 "when is a batch built: as it is asked for, or before?"
-                if stage["batches"] and loaded <= used + ahead + BATCH
-                else "is it known whose sample it is, and whether it was read before, when load is called?",
+                if stage["batches"] and loaded <= used + ahead + BATCH_SIZE
+                else "is load called only for samples of this rank that were not read before?",
             )
-            expect(loaded >= used, f"rank {rank} read {used} samples and loaded {loaded}", "who calls load?")
+            expect(
+                loaded >= used,
+                f"rank {rank} read {used} samples and loaded {loaded}",
+                "every sample that a rank reads comes from its own call of load",
+            )
 
 
 def stages_of(case):
@@ -180,13 +192,14 @@ def stages_of(case):
     for number, stage in enumerate(stages):
         by_rank = []
         for rank, result in enumerate(case.results[: stage["ranks"]]):
-            whole = isinstance(result, list) and len(result) == len(stages)
-            if not whole or not isinstance(result[number], dict) or "loaded" not in result[number]:
+            complete = isinstance(result, list) and len(result) == len(stages)
+            if not complete or not isinstance(result[number], dict) or "loaded" not in result[number]:
                 raise Wrong(f"read returned {str(result)[:60]} on rank {rank}", "read stays as it was given")
             batches = result[number]["batches"]
-            if not all(isinstance(b, list) and all(isinstance(s, str) for s in b) for b in batches):
-                raise Wrong(
-                    f"{case.scenario}: rank {rank} got {str(batches)[:60]} from its stream",
+            for batch in batches:
+                expect(
+                    isinstance(batch, list) and all(isinstance(sample, str) for sample in batch),
+                    f"rank {rank} got {str(batches)[:60]} from its stream",
                     "one item of the stream is a list of what load returned",
                 )
             by_rank.append(batches)
@@ -195,7 +208,7 @@ def stages_of(case):
 
 
 def epochs(stages):
-    """The samples of each epoch, a list of batches for each rank and stage; a stage without a stop ends an epoch."""
+    """Yield the batches of each epoch, a list for each rank and stage; a stage without a stop ends an epoch."""
     epoch = []
     for stage, by_rank in stages:
         epoch += by_rank
@@ -204,12 +217,17 @@ def epochs(stages):
             epoch = []
 
 
-def where_to_look(case, again):
+def is_stopped(case):
+    return any(stage["batches"] for stage in case.args[0][3])
+
+
+def where_to_look(case, repeated):
+    """Where to look if `repeated` readings were of samples read before, or samples were never read."""
     stages = case.args[0][3]
-    if any(stage["batches"] for stage in stages):
+    if is_stopped(case):
         if len({stage["ranks"] for stage in stages}) > 1:
-            return "does the state mean the same on any number of ranks, and were the batches before it the first ones?"
-        return "what the state says, and which copy of the stream counted it"
-    if again and any(stage["workers"] for stage in stages):
+            return "does the state mean the same on any number of ranks? All samples before it must have been read"
+        return "which number the state holds, and which copy of the stream counted it"
+    if repeated and any(stage["workers"] for stage in stages):
         return "every worker is a copy of the stream: what does each of them yield?"
     return "the end of the epoch, and whether all ranks cut their share out of the same order"

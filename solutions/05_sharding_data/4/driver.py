@@ -1,4 +1,4 @@
-"""Inside a rank, for 05.4: read, and a stream that is asked twice for one state."""
+"""Inside a rank, for 05.4: read, and two calls of state_after on one stream."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import sys
 
 
 def drive(read, sizes, batch_size, seed, stages):
-    """The result of `read`; under "asked twice" of its first part what state_after says, and says again."""
+    """The result of `read`; its first part has the results of two calls state_after(2) as "asked twice"."""
     parts = read(sizes, batch_size, seed, stages)
     stream = sys.modules["answer"].Stream(sizes, batch_size, seed, int(os.environ["RANK"]), 4)
     if isinstance(parts, list) and parts and isinstance(parts[0], dict):

@@ -16,7 +16,7 @@ ANSWERS = (
         +        starts = range(self.start, len(order) - joint + 1, joint)
     """),
     WrongAnswer(
-        "loads_and_skips", "finds its place by loading everything before it",
+        "loads_and_skips", "loads all samples before the one that it goes on with",
         check="nothing_is_loaded_in_vain", says="loaded", edit="""
                  starts = range(self.start, len(order), joint)
         +        for file, line in order[: self.start]:
@@ -66,13 +66,13 @@ ANSWERS = (
         +        order = order[20 * self.epoch % len(order) :] + order[: 20 * self.epoch % len(order)]
     """),
     WrongAnswer(
-        "meets_the_others", "waits for all ranks when a stream is made, also where only some of them read",
+        "meets_the_others", "waits for all ranks when a stream is made, but in some parts not all of them make one",
         check="does not end", says="barrier", edit="""
         +        dist.barrier()
                  self.sizes, self.batch_size, self.seed, self.rank, self.world_size = sizes, batch_size, seed, rank, world_size
     """),
     WrongAnswer(
-        "workers_by_their_place", "deals batches to workers by their place in the epoch, also after a stop",
+        "workers_by_their_place", "counts the batches of the epoch, not those after the stop, to deal them to workers",
         check="workers_and_stops_change_nothing", says="2 ranks stop after 3 batches, and go on with 2 workers each",
         edit="""
         -        for start in starts[first::step]:
