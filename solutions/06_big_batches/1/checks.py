@@ -9,9 +9,7 @@ from . import driver
 DETECTOR, REPAIRED = "replicas_agree", "train"
 RIGHT, BROKEN = tuple(driver.VERSIONS)[:5], tuple(driver.VERSIONS)[5:]
 CLOSE = 1e-10  # float64: the order of the sums shifts the weights by about 1e-16
-SMALL = 64  # bytes an update that are not gradients
-
-
+OTHER_BYTES = 64  # that may be sent per update besides the gradients
 JOB_OPTIONS = {"seconds": 6.0, "loads": ("torch._dynamo",)}
 DETECT = [driver_job(3, DETECTOR, [(what, torch.zeros(1)) for what in RIGHT + BROKEN], **JOB_OPTIONS)]
 TRAIN = [
@@ -34,9 +32,9 @@ DETECTED = [
     detector.catches(
         ", but that loop leaves other weights on another rank",
         lambda scenario: (
-            "how exactly the weights are compared, and all of them on all ranks?"
+            "how exactly are the weights compared, and are all of them compared on all ranks?"
             if "ends" in scenario
-            else "what the ranks read, and how many micro-batches an update has: equal data cannot part replicas"
+            else "what the ranks read, and how many micro-batches an update has: on equal data replicas stay equal"
         ),
         f"and sees replicas part in {len(BROKEN)} others, that of the given script among them",
     ),
@@ -44,7 +42,7 @@ DETECTED = [
 
 
 it_is_called_once = called_once(
-    DETECTOR, "train", DETECT, "what it leaves behind when it has run: one call is enough to look at that"
+    DETECTOR, "train", DETECT, "which weights it leaves on each rank: one call is enough to compare them"
 )
 
 
@@ -54,29 +52,33 @@ def the_global_batch_is_learned(case):
     right = driver.one_process(case.world, updates, accumulate, optimizer)
     gaps = [(result - right).abs().max().item() for result in case.results]
     rank = max(range(case.world), key=gaps.__getitem__)
-    apart = not all(torch.equal(result, case.results[0]) for result in case.results)
+    ranks_differ = not all(torch.equal(result, case.results[0]) for result in case.results)
     look_at = "the divisor of the loss, and when the gradients are set to zero"
-    if apart:
-        look_at = "is the flag in place before the forward, and does the last micro-batch of the update talk?"
+    if ranks_differ:
+        look_at = "is the flag set before the forward, and does the last micro-batch of the update communicate?"
     elif optimizer != "SGD":
         look_at = "with SGD it was right. What does each rank's optimizer make of the gradient that it is given?"
     expect(
         gaps[rank] < CLOSE,
         f"with {case.world} ranks, {updates} update(s) of {accumulate} micro-batch(es), {optimizer}: rank {rank} is "
         f"{gaps[rank]:.1e} from one process on the global batch"
-        f"{', and the ranks differ' if apart else '; the ranks agree with each other'}",
+        f"{', and the ranks differ' if ranks_differ else '; the ranks agree with each other'}",
         look_at,
     )
 
 
 @check("and its gradients travel once an update", TRAIN, begin="{ranks}: ")
-def gradients_travel_once_an_update(case, rank, result):
+def gradients_are_sent_once_per_update(case, rank, result):
     _, updates, accumulate, _ = case.args[0]
-    operations = [each for each in case.operations[rank] if each.op not in ("broadcast", "barrier") and each.bytes >= 8]
-    sent, size = sum(operation.bytes for operation in operations), result.numel() * 8
-    started = sum(operation.op == "all_reduce" for operation in case.operations[rank])
+    operations = case.operations[rank]
+    sent = sum(
+        operation.bytes
+        for operation in operations
+        if operation.op not in ("broadcast", "barrier") and operation.bytes >= 8
+    )
+    started, size = sum(operation.op == "all_reduce" for operation in operations), result.numel() * 8
     expect(
-        sent <= updates * (size + SMALL),
+        sent <= updates * (size + OTHER_BYTES),
         f"in {updates} update(s) of {accumulate} micro-batch(es) rank {rank} started {started} all-reduce(s) and "
         f"handed over {sent:,} bytes; the gradients have {size:,}",
         "which micro-batches communicate, and how often? Once is enough, in the last of an update",

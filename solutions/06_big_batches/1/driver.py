@@ -10,11 +10,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddp_course.grader.harness.counted import counted
 
-RATE = 0.1
+LEARNING_RATE = 0.1
 
 
 def drive(function, what, *arguments):
-    """`function` is the learner's replicas_agree or, for what="own", train."""
+    """The result of the learner's replicas_agree for the loop `what`; for "own", the weights after its train."""
     try:
         return try_out(function, *arguments) if what == "own" else function(counted(VERSIONS[what], *arguments))
     finally:
@@ -24,25 +24,26 @@ def drive(function, what, *arguments):
 # ---- versions of train(module, optimizer, micro_batches, accumulate) ----------------------------------------------
 
 
-def with_wrapper(when="both", last_is=0, learn=None):
-    """A loop whose micro-batches are silent except those with number % accumulate == last_is.
+def with_ddp(no_sync="both", flag="unset", synced=0):
+    """A loop with DDP, in which only the micro-batches with number % accumulate == synced should communicate.
 
-    when: "both" passes under no_sync, "forward" or "backward" alone; "before" or "after" the forward: the flag is
-    set there; "never" silent; "always" silent.
+    no_sync  of the others, "both" passes, only the "forward" or "nothing" runs under no_sync; "all": both passes of
+             every micro-batch
+    flag     whether the flag that no_sync sets is set by hand, "before" or "after" the forward
     """
 
     def train(module, optimizer, micro_batches, accumulate):
         model = DistributedDataParallel(module)
         for number, (inputs, targets) in enumerate(micro_batches, start=1):
-            talk = number % accumulate == last_is % accumulate
-            silent = when == "always" or (when != "never" and not talk)
-            if when == "before":
-                model.require_backward_grad_sync = talk
-            with context(model, silent and when in ("both", "forward", "always")):
+            sync = number % accumulate == synced % accumulate
+            skip = no_sync == "all" or not sync
+            if flag == "before":
+                model.require_backward_grad_sync = sync
+            with context(model, skip and no_sync != "nothing"):
                 loss = model(inputs, targets) / accumulate
-            if when == "after":
-                model.require_backward_grad_sync = talk
-            with context(model, silent and when in ("both", "backward", "always")):
+            if flag == "after":
+                model.require_backward_grad_sync = sync
+            with context(model, skip and no_sync in ("both", "all")):
                 loss.backward()
             if number % accumulate == 0:
                 optimizer.step()
@@ -51,13 +52,15 @@ def with_wrapper(when="both", last_is=0, learn=None):
     return train
 
 
-def context(model, silent):
-    return model.no_sync() if silent else contextlib.nullcontext()
+def context(model, skip):
+    return model.no_sync() if skip else contextlib.nullcontext()
 
 
-def by_hand(last_touch=None):
-    """A loop without wrapper that averages the gradients before each step. `last_touch` may change all numbers of
-    the model in the end, as one vector; what it returns they become."""
+def by_hand(change_at_end=None):
+    """A loop without DDP that averages the gradients before each step.
+
+    change_at_end  returns new weights of the model, from those after the last step; both as one vector
+    """
 
     def train(module, optimizer, micro_batches, accumulate):
         for number, (inputs, targets) in enumerate(micro_batches, start=1):
@@ -68,36 +71,38 @@ def by_hand(last_touch=None):
                     parameter.grad /= dist.get_world_size()
                 optimizer.step()
                 optimizer.zero_grad()
-        if last_touch:
-            numbers = nn.utils.parameters_to_vector(module.parameters()).detach()
-            nn.utils.vector_to_parameters(last_touch(numbers), module.parameters())
+        if change_at_end:
+            weights = nn.utils.parameters_to_vector(module.parameters()).detach()
+            nn.utils.vector_to_parameters(change_at_end(weights), module.parameters())
 
     return train
 
 
-def last_rank_moves(numbers):
-    numbers[-1] += 1e-6 * (dist.get_rank() == dist.get_world_size() - 1)
-    return numbers
+def shift_on_last_rank(weights):
+    weights[-1] += 1e-6 * (dist.get_rank() == dist.get_world_size() - 1)
+    return weights
 
 
-def rank_1_exchanges(numbers):
-    """Neither the sum of the numbers nor the first and the last rank show it."""
-    if dist.get_rank() == 1 and numbers[0] != numbers[-1]:
-        return torch.cat([numbers[-1:], numbers[1:-1], numbers[:1]])
-    return numbers + (dist.get_rank() == 1)  # nothing to exchange
+def exchange_on_rank_1(weights):
+    """Neither the sum of the weights nor the first and the last rank show it."""
+    if dist.get_rank() != 1:
+        return weights
+    if weights[0] == weights[-1]:
+        return weights + 1  # to exchange these would change nothing
+    return torch.cat([weights[-1:], weights[1:-1], weights[:1]])
 
 
 VERSIONS = {
-    "no_sync around both passes": with_wrapper(),
-    "the flag set before the forward": with_wrapper("before"),
-    "only the forward under no_sync": with_wrapper("forward"),
-    "every micro-batch talks": with_wrapper("never"),
+    "no_sync around both passes": with_ddp(),
+    "the flag set before the forward": with_ddp("nothing", flag="before"),
+    "only the forward under no_sync": with_ddp("forward"),
+    "every micro-batch communicates": with_ddp("nothing"),
     "averages by hand before each step": by_hand(),
-    "the flag set after the forward": with_wrapper("after"),
-    "no rank ever talks": with_wrapper("always"),
-    "talks in the first micro-batch of an update": with_wrapper(last_is=1),
-    "rank 1 ends with two numbers exchanged": by_hand(rank_1_exchanges),
-    "the last rank ends 1e-6 away, in one number": by_hand(last_rank_moves),
+    "the flag set after the forward": with_ddp("nothing", flag="after"),
+    "no micro-batch communicates": with_ddp("all"),
+    "only the first micro-batch of an update communicates": with_ddp(synced=1),
+    "rank 1 ends with two numbers exchanged": by_hand(exchange_on_rank_1),
+    "the last rank ends 1e-6 away, in one number": by_hand(shift_on_last_rank),
 }
 
 
@@ -119,22 +124,23 @@ class Model(nn.Module):
 
 
 def data(rank, count):
+    """`count` micro-batches of a rank: pairs (inputs, targets)."""
     numbers = torch.randn(count, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(50 + rank))
     return [(rows[:, :3], rows[:, 3]) for rows in numbers]
 
 
 def try_out(train, updates, accumulate, optimizer):
-    """The weights after `updates` updates, as one flat tensor. `optimizer`: the name of one, "SGD" or "AdamW"."""
+    """The weights after so many updates, as one flat tensor. `optimizer`: "SGD" or "AdamW"."""
     module = Model()
-    optimizer = getattr(torch.optim, optimizer)(module.parameters(), lr=RATE)
+    optimizer = getattr(torch.optim, optimizer)(module.parameters(), lr=LEARNING_RATE)
     train(module, optimizer, data(dist.get_rank(), updates * accumulate), accumulate)
     return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
 
 
 def one_process(world, updates, accumulate, optimizer):
-    """The right result of try_out: one process that takes each global batch in one piece."""
+    """The right result of try_out: one process that takes each global batch whole."""
     module = Model()
-    optimizer = getattr(torch.optim, optimizer)(module.parameters(), lr=RATE)
+    optimizer = getattr(torch.optim, optimizer)(module.parameters(), lr=LEARNING_RATE)
     shares = [data(rank, updates * accumulate) for rank in range(world)]
     for first in range(0, updates * accumulate, accumulate):
         pairs = [pair for share in shares for pair in share[first : first + accumulate]]

@@ -20,15 +20,15 @@ ANSWERS = (
         +                parameter.data /= dist.get_world_size()
     """),
     WrongAnswer(
-        "backward_only", "no_sync around the backward alone: every micro-batch talks",
-        check="gradients_travel_once_an_update", says="started 4 all-reduce(s)",
+        "backward_only", "no_sync around the backward alone: every micro-batch communicates",
+        check="gradients_are_sent_once_per_update", says="started 4 all-reduce(s)",
         look="which micro-batches communicate", edit="""
         +        loss = model(inputs, targets) / accumulate
                  with contextlib.nullcontext() if last else model.no_sync():
         -            loss = model(inputs, targets) / accumulate
     """),
     WrongAnswer(
-        "compares_first_and_last", "the detector compares the first rank with the last and asks none between",
+        "compares_first_and_last", "the detector compares the first rank with the last and no other",
         check="what_is_broken_is_seen", says="rank 1 ends with two numbers exchanged", edit="""
         -    return all(torch.equal(other, gathered[0]) for other in gathered)
         +    return torch.equal(gathered[0], gathered[-1])
@@ -64,8 +64,8 @@ ANSWERS = (
         +    train(module, optimizer, micro_batches_of(dist.get_rank(), 12), 4)
     """),
     WrongAnswer(
-        "gathers_again", "averages in the last micro-batch alone, and then gathers the gradients of all ranks as well",
-        check="gradients_travel_once_an_update", says="started 1 all-reduce(s) and handed over 344 bytes",
+        "gathers_again", "averages in the last micro-batch only, and then gathers the gradients of all ranks as well",
+        check="gradients_are_sent_once_per_update", says="started 1 all-reduce(s) and handed over 344 bytes",
         look="Once is enough", edit="""
                  if last:
         +            for parameter in module.parameters():
@@ -75,7 +75,7 @@ ANSWERS = (
     """),
     RightAnswer(
         "by_hand",
-        "no wrapper; all gradients in one message before the step; the detector compares smallest and largest",
+        "no wrapper; all gradients in one message before the step; the detector compares each weight's minimum and maximum",
         text="""
         import torch
         import torch.distributed as dist
@@ -128,7 +128,7 @@ ANSWERS = (
         +        loss.backward()
     """),
     RightAnswer(
-        "with_a_hook", "a communication hook of torch's own beside no_sync; the detector has an optimizer with a memory",
+        "with_a_hook", "a communication hook of torch as well as no_sync; the detector's optimizer has momentum",
         edit="""
              model = DistributedDataParallel(module)
         +    model.register_comm_hook(None, default_hooks.allreduce_hook)
