@@ -1,4 +1,4 @@
-"""06.2: micro-batches that are left over at the end of an epoch; a detector that weighs every update."""
+"""06.2: micro-batches that are left over at the end of an epoch; a detector that measures the size of every update."""
 
 import math
 
@@ -10,15 +10,13 @@ from . import driver
 
 DETECTOR, REPAIRED = "update_sizes", "train"
 CLOSE = 1e-10  # float64: the order of the sums shifts the numbers by about 1e-16
-SMALL = 64  # bytes an update that are not gradients
-
-
+OTHER_BYTES = 64  # that may be sent per update besides the gradients
 JOB_OPTIONS = {"seconds": 6.0, "loads": ("torch._dynamo",)}
-SIZES = [([5, 5, 5], 2), ([1, 1], 4), ([6, 7], 3), ([3], 1)]  # micro-batches of each epoch, and of an update
-WEIGHED = [(what, *sizes, torch.zeros(1)) for sizes in ((2, 5, 2), (3, 7, 3)) for what in driver.VERSIONS]
-DETECT = [driver_job(1, DETECTOR, WEIGHED, **JOB_OPTIONS)]
+COUNTS = [([5, 5, 5], 2), ([1, 1], 4), ([6, 7], 3), ([3], 1)]  # micro-batches of each epoch, and of an update
+DETECTOR_CALLS = [(what, *sizes, torch.zeros(1)) for sizes in ((2, 5, 2), (3, 7, 3)) for what in driver.VERSIONS]
+DETECT = [driver_job(1, DETECTOR, DETECTOR_CALLS, **JOB_OPTIONS)]
 TRAIN = [
-    driver_job(2, REPAIRED, [("own", *sizes, "SGD") for sizes in SIZES], **JOB_OPTIONS),
+    driver_job(2, REPAIRED, [("own", *counts, "SGD") for counts in COUNTS], **JOB_OPTIONS),
     # AdamW is not linear: neither averaged weights nor another learning rate are as good as the right gradient.
     driver_job(3, REPAIRED, [("own", [7, 7], 4, "SGD"), ("own", [7, 7], 4, "AdamW")], **JOB_OPTIONS),
 ]
@@ -72,24 +70,26 @@ def every_micro_batch_counts_once(case):
 
 
 @check("and its gradients travel once an update", TRAIN, begin="")
-def gradients_travel_once_an_update(case, rank, result):
+def gradients_are_sent_once_per_update(case, rank, result):
     _, counts, accumulate, _ = case.args[0]
     updates, size = sum(math.ceil(count / accumulate) for count in counts), result.numel() * 8
     sent = sum(operation.bytes for operation in case.operations[rank] if operation.op != "broadcast")
     expect(
-        sent <= updates * (size + SMALL),
+        sent <= updates * (size + OTHER_BYTES),
         f"{begin(case)}rank {rank} handed over {sent:,} bytes in {updates} updates; the gradients have {size:,}",
         "which micro-batches communicate, and how often? Once is enough, in the last of an update",
     )
 
 
 def begin(case):
+    """The beginning of a message about this case."""
     _, counts, accumulate, optimizer = case.args[0]
     epochs = f"epochs of {' and '.join(map(str, counts))} micro-batches"
     return f"with {case.world} ranks, {epochs}, {accumulate} an update, {optimizer}: "
 
 
 def where_to_look(result, right, calls):
+    """Where to look if the detector returned `result` instead of `right`; `calls`: how often it called train."""
     if not isinstance(result, list):
         return "the return value: a list of numbers, one for each step of the optimizer"
     if calls != 1:
@@ -100,10 +100,10 @@ def where_to_look(result, right, calls):
 
 
 def likeness(case):
-    """A likely cause of a wrong result, in words that can be put behind it."""
+    """The end of a message about wrong weights: which known loop gives them, or that the ranks differ; or ""."""
     for what, loop in driver.VERSIONS.items():
-        other = driver.one_process(case.world, *case.args[0][1:], loop)
-        if all((result - other).abs().max() < CLOSE for result in case.results):
+        weights = driver.one_process(case.world, *case.args[0][1:], loop)
+        if all((result - weights).abs().max() < CLOSE for result in case.results):
             return f"; they are the weights of this loop: {what}"
     if not all(torch.equal(result, case.results[0]) for result in case.results):
         return ", and the ranks differ from each other"

@@ -14,7 +14,7 @@ LEARNING_RATE = 0.1
 
 
 def drive(function, what, *arguments):
-    """The result of the learner's update_sizes for the loop `what`; for "own" the weights after the learner's train."""
+    """The result of the learner's update_sizes for the loop `what`; for "own", the weights after its train."""
     try:
         if what == "own":
             return try_out(function, *arguments)
@@ -53,15 +53,15 @@ class Loop:
                 optimizer.zero_grad()
 
     def updates(self, epochs, accumulate):
-        """The micro-batches of each update, in order."""
-        kept = []
+        """Yield the list of micro-batches of each update."""
+        carried = []
         for micro_batches in epochs:
             full = len(micro_batches) // accumulate * accumulate
             groups = [micro_batches[first : first + accumulate] for first in range(0, full, accumulate)]
             left = micro_batches[full:]
             if self.rest == "kept":
-                groups[:1] = [kept + groups[0]] if groups else []
-                kept = left if groups else kept + left
+                groups[:1] = [carried + groups[0]] if groups else []
+                carried = left if groups else carried + left
             elif self.rest == "long" and groups:
                 groups[-1] = groups[-1] + left
             elif self.rest != "lost" and left:
@@ -72,7 +72,7 @@ class Loop:
         return {"full": accumulate, "actual": len(batches), "none": 1}[self.divisor]
 
     def sizes(self, epochs, micro_batches, accumulate):
-        """The right sizes of updates for this loop."""
+        """The size of each update of this loop: its number of micro-batches, divided by the divisor of their losses."""
         updates = self.updates([[0] * micro_batches] * epochs, accumulate)
         return [len(batches) / self.divisor_of(batches, accumulate) for batches in updates]
 
@@ -80,7 +80,7 @@ class Loop:
 VERSIONS = {
     "throws the rest of an epoch away": Loop("lost"),
     "adds the rest to the next epoch": Loop("kept"),
-    "a short last update, divided by what is there": Loop("short", "actual"),
+    "a short last update, divided by its own length": Loop("short", "actual"),
     "the same, with zero_grad before the first backward": Loop("short", "actual", zero_at_start=True),
     "a short last update, divided as if it were full": Loop("short"),
     "a long last update, divided as if it were not": Loop("long"),

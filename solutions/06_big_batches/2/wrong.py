@@ -10,14 +10,14 @@ ANSWERS = (
         +    return [1.0] * (epochs * -(-micro_batches // accumulate))
     """),
     WrongAnswer(
-        "counts_through", "counts the micro-batches through the epochs: an update may hold two epochs",
+        "counts_through", "does not end an update with the epoch: its micro-batches may be of two epochs",
         check="every_micro_batch_counts_once", says="from one process on the global batches", edit="""
         -    for micro_batches in epochs:
         +    for micro_batches in [[micro_batch for epoch in epochs for micro_batch in epoch]]:
     """),
     WrongAnswer(
-        "every_micro_batch_talks", "is right about the leftovers and lets every micro-batch talk",
-        check="gradients_travel_once_an_update", says="handed over 2,528 bytes in 9 updates", edit="""
+        "every_micro_batch_talks", "uses the leftovers correctly, but every micro-batch communicates",
+        check="gradients_are_sent_once_per_update", says="handed over 2,528 bytes in 9 updates", edit="""
         -            for number, inputs in enumerate(group, start=1):
         -                with contextlib.nullcontext() if number == len(group) else model.no_sync():
         -                    (model(inputs) / len(group)).backward()
@@ -25,7 +25,7 @@ ANSWERS = (
         +                (model(inputs) / len(group)).backward()
     """),
     WrongAnswer(
-        "scales_the_learning_rate", "makes up for a short update by a larger learning rate",
+        "scales_the_learning_rate", "divides a short update by `accumulate`, and makes up for that by a larger learning rate",
         check="every_micro_batch_counts_once", says="4 an update, AdamW: rank", edit="""
         -                    (model(inputs) / len(group)).backward()
         +                    (model(inputs) / accumulate).backward()
