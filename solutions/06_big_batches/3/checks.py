@@ -1,4 +1,4 @@
-"""06.3: the mean over all tokens of ragged micro-batches on all ranks; a test that sees every other mean."""
+"""06.3: the mean over all tokens of ragged micro-batches on all ranks; a detector for every other mean."""
 
 import math
 
@@ -26,8 +26,6 @@ BROKEN = tuple(what for what in driver.VERSIONS if what not in RIGHT)
 CLOSE = 1e-10  # relative, in float64: the order of the sums shifts the numbers by about 1e-16
 BY_MICRO_BATCH = "what each micro-batch is divided by: is it the same number for all of them, on every rank?"
 BY_DDP = "what DDP does with the gradients on its own, and how often you divide by the number of ranks"
-
-
 JOB_OPTIONS = {"seconds": 6.0, "loads": ("torch._dynamo",)}
 LENGTHS = {  # of the lines in each micro-batch of each rank, by the number of ranks
     2: {
@@ -49,12 +47,14 @@ BLIND_SPOTS = {
     "(loss|gradient) of": "what is compared: the loss and every gradient",
     "NaN": "what your comparison says of NaN: it is neither larger nor smaller than anything",
     "thousand": "how exact the comparison is, and which gradients it looks at",
-    "rank 0": "whose loss and gradients the common answer rests on",
+    "rank 0": "does the verdict depend on the loss and gradients of every rank?",
     "": "the numbers of targets in your test: which two means are equal for them?",
 }
+
+
 detector = Detector(DETECTOR, RIGHT, BROKEN, DETECT)
 DETECTED = [
-    detector.agrees("how a rank hears what the others have found"),
+    detector.agrees("how a rank learns the verdicts of the others"),
     detector.passes(
         ", but that one is exact to rounding",
         "what you compare with, and how exactly: sums in another order differ in the last digits",
@@ -89,8 +89,8 @@ def the_loss_is_exact(case):
             "the value returned",
         )
         if not math.isclose(loss, right, rel_tol=CLOSE):
-            words, look_at = likeness(loss, right, case)
-            raise Wrong(f"the loss on rank {rank} is {loss:.12g}; over all tokens it is {right:.12g}{words}", look_at)
+            mistake, look_at = likeness(loss, right, case)
+            raise Wrong(f"the loss on rank {rank} is {loss:.12g}; over all tokens it is {right:.12g}{mistake}", look_at)
 
 
 @check("and so is its gradient, on 2 and 3 ranks", TRAIN)
@@ -100,16 +100,17 @@ def the_gradient_is_exact(case):
         expect_shapes(rank, gradients, right, "targets")
         gap = max((a - b).abs().max().item() for a, b in zip(gradients, right, strict=True)) / length(right)
         if not gap < CLOSE:
-            times = length(gradients) / length(right)
-            turned = not all(torch.allclose(a, times * b) for a, b in zip(gradients, right, strict=True))
+            factor = length(gradients) / length(right)
+            parallel = all(torch.allclose(a, factor * b) for a, b in zip(gradients, right, strict=True))
             raise Wrong(
-                f"the gradient on rank {rank} is off by {gap:.1e} of its length; it is {times:.4g} times as long as "
+                f"the gradient on rank {rank} is off by {gap:.1e} of its length; it is {factor:.4g} times as long as "
                 "that of the loss over all tokens",
-                BY_MICRO_BATCH if turned else likeness(times, 1.0, case, BY_DDP)[1],
+                likeness(factor, 1.0, case, BY_DDP)[1] if parallel else BY_MICRO_BATCH,
             )
 
 
 def one_process(case):
+    """(loss, gradients) of one process that has the micro-batches of all ranks."""
     _, lengths = case.args[0]
     batches = [batch for rank in range(case.world) for batch in driver.data(rank, lengths[rank])]
     return driver.one_process(driver.Model(), batches)
@@ -119,23 +120,25 @@ def length(gradients):
     return math.sqrt(sum(gradient.square().sum().item() for gradient in gradients))
 
 
-def likeness(value, right, case, by_world="is a target counted twice there, or the number of ranks put in as well?"):
-    """The words behind a number that should be `right`, and where to look: by what the sum over all tokens must have
-    been divided to give it. by_world: where to look if the number of ranks is in the divisor, or a multiple of it."""
+def likeness(value, right, case, by_world="is a target counted twice, or the count multiplied by the ranks?"):
+    """(the end of the message, where to look) for a `value` that should be `right`, by the divisor that would give it.
+
+    by_world  where to look if that is the right divisor, multiplied by the number of ranks
+    """
     if math.isnan(value):
         return "", "the mean over no targets at all is 0 / 0"
     if math.isclose(value, right, rel_tol=1e-6):
         return "", "the dtype in which the loss is added up"
-    lines = [length for lengths in case.args[0][1] for lengths in lengths for length in lengths]
-    targets, width = sum(lines), driver.data(0, [[1]])[0][1].shape[1]
+    line_lengths = [length for batches in case.args[0][1] for lines in batches for length in lines]
+    targets, targets_and_padding = sum(line_lengths), driver.WIDTH * len(line_lengths)
     divisors = {
-        width * len(lines): "which targets the divisor counts: those behind the end of a line are -100, and ignored",
+        targets_and_padding: "which targets the divisor counts: those behind the end of a line are -100, and ignored",
         targets * case.world: by_world,
         targets / case.world: "are the targets of all ranks in the divisor?",
     }
     mistakes = [
-        Mistake(f"that sum divided by {number:g}, not by {targets} targets", right * targets / number, look)
-        for number, look in divisors.items()
-        if number != targets
+        Mistake(f"that sum divided by {divisor:g}, not by {targets} targets", right * targets / divisor, look)
+        for divisor, look in divisors.items()
+        if divisor != targets
     ]
     return recognised(value, mistakes, BY_MICRO_BATCH, rel_tol=1e-9)
