@@ -120,7 +120,7 @@ def length(gradients):
     return math.sqrt(sum(gradient.square().sum().item() for gradient in gradients))
 
 
-def likeness(value, right, case, by_world="is a target counted twice, or the count multiplied by the ranks?"):
+def likeness(value, right, case, by_world="is a target counted twice, or the count multiplied by the world size?"):
     """(the end of the message, where to look) for a `value` that should be `right`, by the divisor that would give it.
 
     by_world  where to look if that is the right divisor, multiplied by the number of ranks
