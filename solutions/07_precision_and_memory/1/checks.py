@@ -13,18 +13,21 @@ from .versions import Update
 LOADS = ("torch._dynamo",)  # what optimizers need
 DETECTOR = "is_right"
 CLOSE = 1e-4  # of a step's length: clip_grad_norm_ adds 1e-6 to the norm
-LEARNING_RATE = 0.5
 
 
-def call(world, size, limit, scenario, spoiled=None):
-    """Three steps on data of `size`, rank r's larger by r + 1; `spoiled`: (rank, step) where a target is inf."""
+def call(world, size, limit, scenario, overflow=None):
+    """Three steps.
+
+    size      of the targets on rank 0; on rank r they are r + 1 times as large
+    overflow  the (rank, step) in which a target is inf
+    """
     generator = torch.Generator().manual_seed(world)
     arguments = []
     for rank in range(world):
         inputs = torch.randn(3, 4, 2, dtype=torch.float64, generator=generator)
         targets = size * (rank + 1) * torch.randn(3, 4, dtype=torch.float64, generator=generator)
-        if spoiled and spoiled[0] == rank:
-            targets[spoiled[1], 0] = math.inf
+        if overflow and overflow[0] == rank:
+            targets[overflow[1], 0] = math.inf
         arguments.append((inputs, targets, limit))
     return Call(arguments, scenario)
 
@@ -37,7 +40,7 @@ TRAIN = [
         calls=(
             call(2, 10.0, 1.0, "gradients above the limit"),
             call(2, 0.01, 1.0, "gradients below the limit"),
-            call(2, 10.0, 1.0, "rank 1 overflows in step 1", spoiled=(1, 0)),
+            call(2, 10.0, 1.0, "rank 1 overflows in step 1", overflow=(1, 0)),
         ),
     ),
     Job(
@@ -47,8 +50,8 @@ TRAIN = [
         driver=True,
         calls=(
             call(3, 5.0, 0.1, "a limit of 0.1, SGD with momentum"),
-            # Not before it has a momentum: along that, a step moves the weights without any gradient.
-            call(3, 5.0, 0.1, "rank 0 overflows in step 2, SGD with momentum", spoiled=(0, 1)),
+            # In step 2 SGD has a momentum, with which a step moves the weights even if the gradient is zero.
+            call(3, 5.0, 0.1, "rank 0 overflows in step 2, SGD with momentum", overflow=(0, 1)),
         ),
     ),
 ]
@@ -64,7 +67,7 @@ VERSIONS = [
     ("clips each tensor to the limit", Update(clip="each"), False),
     ("makes short gradients as long as the limit", Update(clip="always"), False),
     ("keeps the length and changes the direction", Update(clip="sign"), False),
-    ("clips on rank 0 alone", Update(clip="rank 0"), False),
+    ("clips on rank 0 only", Update(clip="rank 0"), False),
     ("adds up and does not divide, then clips", Update(average="sum"), False),
     ("makes NaN of the last tensor", Update(clip="nan"), False),
 ]
@@ -79,57 +82,57 @@ JOBS = [*TRAIN, DETECT]
 
 @check("every step is that of one process with the global batch, above and below the limit, on 2 and 3 ranks", TRAIN)
 def every_step_is_the_joint_one(case, rank, result):
-    for number_of_step, (weights, step) in enumerate(steps(case, rank, result), start=1):
+    for step_number, (weights, step) in enumerate(steps(case, rank, result), start=1):
         if step.skipped:
             return
-        moved, length = math.dist(weights, step.start), math.dist(step.weights, step.start)
-        look_at = "whose gradient is it that is compared with the limit: this rank's, or the joint one?"
-        if momentum(case) and number_of_step > 1:
-            look_at = "what the optimizer adds to the gradient that it is given, and who moves the weights"
-        elif moved < length / 1000:
+        distance, right_distance = math.dist(weights, step.start), math.dist(step.weights, step.start)
+        look_at = "which gradient is compared with the limit: that of this rank, or the joint one?"
+        if momentum(case) and step_number > 1:
+            look_at = "what the optimizer adds to the gradient that it is given, and which line moves the weights"
+        elif distance < right_distance / 1000:
             look_at = "by what is the gradient multiplied at the moment when it is compared with the limit?"
         expect(
-            math.dist(weights, step.weights) <= CLOSE * length,
-            f"in step {number_of_step} the weights on rank {rank} moved by {moved:.3g}; one process with the global "
-            f"batch moves them by {length:.3g}{aside(weights, step)}",
+            math.dist(weights, step.weights) <= CLOSE * right_distance,
+            f"in step {step_number} the weights on rank {rank} moved by {distance:.3g}; one process with the global "
+            f"batch moves them by {right_distance:.3g}{angle_between(weights, step)}",
             look_at,
         )
 
 
 @check("the norm it returns is that of the joint gradient, the same on all ranks", TRAIN)
 def the_norm_is_that_of_the_joint_gradient(case, rank, result):
-    for number_of_step, ((_, norm), step) in enumerate(zip(result, one_process_steps(case), strict=True), start=1):
+    for step_number, ((_, norm), step) in enumerate(zip(result, one_process_steps(case), strict=True), start=1):
         if step.skipped:
             return
         norm = number(norm)
         expect(
             isinstance(norm, float) and math.isclose(norm, step.norm, rel_tol=1e-6),
-            f"in step {number_of_step} update returned {norm!r} on rank {rank}; the norm of the joint gradient is "
+            f"in step {step_number} update returned {norm!r} on rank {rank}; the norm of the joint gradient is "
             f"{step.norm:.6g}",
-            "the norm that is logged: of which gradient is it, and before or after it is cut?",
+            "the norm that is returned: of which gradient is it, and before or after it is clipped?",
         )
 
 
 @check("if one rank's gradient is not finite, no rank moves, and the steps after it are right", TRAIN)
-def an_overflow_moves_nobody(case, rank, result):
+def an_overflow_moves_no_rank(case, rank, result):
     overflowed = False
-    for number_of_step, (weights, step) in enumerate(steps(case, rank, result), start=1):
+    for step_number, (weights, step) in enumerate(steps(case, rank, result), start=1):
         overflowed |= step.skipped
         if not overflowed:
             continue
         expect(
             all(map(math.isfinite, weights)),
-            f"after step {number_of_step} the weights on rank {rank} are {weights}",
-            "who looks for inf, and at which gradients: those of one rank, or those that all have?",
+            f"after step {step_number} the weights on rank {rank} are {weights}",
+            "which gradients are searched for inf: those of one rank, or the averaged ones that all ranks have?",
         )
-        moved = math.dist(weights, step.start)
+        distance = math.dist(weights, step.start)
         should = "stay" if step.skipped else f"move by {math.dist(step.weights, step.start):.3g}"
         expect(
-            math.dist(weights, step.weights) <= CLOSE * LEARNING_RATE * case.args[rank][2],
-            f"in step {number_of_step} the weights on rank {rank} moved by {moved:.3g}; they should {should}",
+            math.dist(weights, step.weights) <= CLOSE * driver.LEARNING_RATE * case.args[rank][2],
+            f"in step {step_number} the weights on rank {rank} moved by {distance:.3g}; they should {should}",
             "what the optimizer makes of a step whose gradient is zero, once it has a momentum"
             if momentum(case)
-            else "what a rank does with a step that another rank cannot use",
+            else "what each rank does in a step in which the gradient of another rank is not finite",
         )
 
 
@@ -137,24 +140,25 @@ def an_overflow_moves_nobody(case, rank, result):
 def the_detector_tells_right_from_wrong(case):
     verdicts = [number(result) for result in case.results]
     right = {scenario: right for scenario, _, right in VERSIONS}[case.scenario]
-    look_at, others = "which gradients, above or below the limit, equal or unlike, would show the difference?", ""
+    look_at = "which gradients would show the difference: above or below the limit, equal on all ranks or not?"
+    verdict_list = ""
     if len({str(verdict) for verdict in verdicts}) > 1:
-        others = f" (rank by rank: {verdicts})"
-        look_at = "all ranks have to come to one answer: how does one hear of what another saw?"
+        verdict_list = f" (rank by rank: {verdicts})"
+        look_at = "all ranks have to return the same verdict: how does a rank learn what the others found?"
     elif "NaN" in case.scenario:
         look_at = "what your comparison says of NaN, and which of the weights it looks at"
     elif right:
-        look_at = "what it takes for a mistake: what update returns, which is not asked for, or a rounding?"
+        look_at = "what it takes for a mistake: the norm that update returns, which it should not judge, or a rounding?"
     for rank, verdict in enumerate(verdicts):
         expect(
             verdict in (True, False) and bool(verdict) == right,
-            f"{DETECTOR} returned {verdict!r} on rank {rank}{others}; it should be {right}",
+            f"{DETECTOR} returned {verdict!r} on rank {rank}{verdict_list}; it should be {right}",
             look_at,
         )
 
 
 def one_process_steps(case):
-    """The steps of one process with the global batch, its three weights in one tensor."""
+    """Yield the steps of one process with the global batch, its three weights in one tensor."""
 
     def loss(weights, batch):
         inputs, targets = batch
@@ -162,16 +166,16 @@ def one_process_steps(case):
 
     batches = zip(*(zip(inputs, targets, strict=True) for inputs, targets, _ in case.args), strict=True)
     start = torch.zeros(3, dtype=torch.float64)
-    return one_process(start, loss, batches, LEARNING_RATE, momentum(case), limit=case.args[0][2])
+    return one_process(start, loss, batches, driver.LEARNING_RATE, momentum(case), limit=case.args[0][2])
 
 
 def momentum(case):
-    """That of the optimizer: train's has none, the driver's has."""
+    """The momentum of this case's optimizer: `train` uses none, the driver does."""
     return driver.MOMENTUM if "momentum" in case.scenario else 0.0
 
 
 def steps(case, rank, result):
-    """(the weights on this rank after a step, that step of one process) for each step."""
+    """[(the weights on this rank after the step, the Step of one process)] for each step of the case."""
     right = list(one_process_steps(case))
     expect(
         isinstance(result, list) and len(result) == len(right) and all(map(is_entry, result)),
@@ -185,9 +189,9 @@ def is_entry(entry):
     return isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], list) and len(entry[0]) == 3
 
 
-def aside(weights, step):
-    """How far a step of about the right length points in another direction."""
-    moved, wanted = torch.tensor(weights) - step.start, step.weights - step.start
-    cosine = torch.nn.functional.cosine_similarity(moved, wanted, dim=0).clamp(-1, 1)
+def angle_between(weights, step):
+    """The end of a message: the angle between the step to `weights` and the right one, from one degree on."""
+    change, right_change = torch.tensor(weights) - step.start, step.weights - step.start
+    cosine = torch.nn.functional.cosine_similarity(change, right_change, dim=0).clamp(-1, 1)
     degrees = math.degrees(math.acos(cosine))
-    return f", {degrees:.0f} degrees aside" if degrees >= 1 else ""
+    return f", at an angle of {degrees:.0f} degrees to that" if degrees >= 1 else ""

@@ -1,14 +1,14 @@
-"""Inside a rank, for 07.1: call the learner's update with an optimizer that has a memory, which train's has not."""
+"""Inside a rank, for 07.1: call the learner's update with an optimizer that has momentum, unlike that of train."""
 
 import torch
 
-MOMENTUM = 0.9
+LEARNING_RATE, MOMENTUM = 0.5, 0.9  # train in given.py has the same learning rate
 
 
 def drive(update, inputs, targets, limit):
     """`train` as in given.py, with momentum. By step: [the three weights, the norm]."""
     weights = [torch.zeros(size, dtype=torch.float64, requires_grad=True) for size in (2, 1)]
-    optimizer = torch.optim.SGD(weights, lr=0.5, momentum=MOMENTUM)
+    optimizer = torch.optim.SGD(weights, lr=LEARNING_RATE, momentum=MOMENTUM)
     scaler = torch.amp.GradScaler("cpu")
     path = []
     for batch, target in zip(inputs, targets, strict=True):

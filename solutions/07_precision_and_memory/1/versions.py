@@ -1,4 +1,4 @@
-"""Updates for 07.1, some right and some wrong. They are called inside the ranks, so nothing of ours is imported."""
+"""Updates for 07.1, some right and some wrong. The ranks import this file, so it imports nothing of the grader."""
 
 import math
 from dataclasses import dataclass
@@ -9,14 +9,15 @@ import torch.distributed as dist
 
 @dataclass
 class Update:
-    """`update` as in given.py, put together from its parts.
+    """A function like `update` in given.py, put together from its parts. The default is right.
 
-    when     "scaled": clip before unscaling; "early": unscale, clip, then average; "late": average, unscale, clip
-    clip     "joint": one norm over all weights; "each": a norm for each tensor; "none"; "always": also make short
-             gradients as long as the limit; "rank 0": joint, on rank 0 alone; "sign": of the right length, but in
-             the direction of the signs; "nan": joint, and the last tensor's gradient becomes NaN; "torch": joint, by
-             clip_grad_norm_
-    average  "mean", "sum" or "float32": the mean, rounded to float32
+    when     "late": average, unscale, clip; "early": unscale, clip, average; "scaled": average, clip, and leave it to
+             scaler.step to unscale; "limit scaled": the same, with the limit multiplied by the scale, which is right
+    clip     "joint": one norm over all weights; "torch": joint, by clip_grad_norm_; "rank 0": joint, only on rank 0;
+             "nan": joint, and the last tensor's gradient becomes NaN; "each": a norm for each tensor; "none"; "always":
+             also make short gradients as long as the limit; "sign": of the right length, but in the direction of the
+             signs
+    average  "mean", "sum" or "float32": the mean, computed in float32
     """
 
     when: str = "late"
@@ -32,8 +33,8 @@ class Update:
         self._average(weights)
         if self.when == "scaled":
             norm = self._clip(weights, limit)
-        elif self.when == "limit scaled":  # unlike, but right
-            norm = self._clip(weights, limit * scaler.get_scale())  # is_right asks what moves, not what is returned
+        elif self.when == "limit scaled":
+            norm = self._clip(weights, limit * scaler.get_scale())  # returned multiplied by the scale: not judged
         elif self.when == "late":
             scaler.unscale_(optimizer)
             norm = self._clip(weights, limit)
@@ -52,10 +53,10 @@ class Update:
             return torch.nn.utils.clip_grad_norm_(weights, limit).item()
         norm = torch.cat([weight.grad.flatten() for weight in weights]).norm().item()
         for weight in weights:
-            own_norm = weight.grad.norm().item() if self.clip == "each" else norm
-            too_long = own_norm > limit or (self.clip == "always" and own_norm > 0)
+            clipped_norm = weight.grad.norm().item() if self.clip == "each" else norm
+            too_long = clipped_norm > limit or (self.clip == "always" and clipped_norm > 0)
             if too_long and self.clip != "none" and (self.clip != "rank 0" or dist.get_rank() == 0):
-                weight.grad *= limit / own_norm
+                weight.grad *= limit / clipped_norm
         if self.clip == "sign":
             count = sum(weight.numel() for weight in weights)
             for weight in weights:

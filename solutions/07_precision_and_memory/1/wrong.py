@@ -37,7 +37,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "replaces_inf", "replaces what is not finite by zero",
-        check="an_overflow_moves_nobody", says="they should stay", on="limit_times_scale",
+        check="an_overflow_moves_no_rank", says="they should stay", on="limit_times_scale",
         edit="""
              scaler.scale(loss).backward()
         +    for weight in weights:
@@ -100,14 +100,14 @@ ANSWERS = (
         +    return norm.item()
     """),
     WrongAnswer(
-        "norm_on_rank_0_only", "returns the norm on rank 0 alone: who else would print it",
+        "norm_on_rank_0_only", "returns the norm on rank 0 only, which prints it",
         check="the_norm_is_that_of_the_joint_gradient", says="update returned None on rank 1", edit="""
         -    return norm.item()
         +    return norm.item() if dist.get_rank() == 0 else None
     """),
     WrongAnswer(
         "steps_along_zero", "zeroes a gradient that is not finite, and steps: momentum moves the weights all the same",
-        check="an_overflow_moves_nobody", says="rank 0 overflows in step 2, SGD with momentum): in step 2 the weights",
+        check="an_overflow_moves_no_rank", says="rank 0 overflows in step 2, SGD with momentum): in step 2 the weights",
         look="once it has a momentum", edit="""
         -    scaler.unscale_(optimizer)  # after the average: all ranks look for inf in the same gradient
         -    norm = clip_grad_norm_(weights, limit)
