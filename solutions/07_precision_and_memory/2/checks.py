@@ -13,23 +13,28 @@ from .versions import Loop, Recorded
 
 LOADS = ("torch._dynamo",)  # what optimizers need
 FUNCTION, DETECTOR = "train", "where_replicas_part"
-LEARNING_RATE, CLOSE = 0.05, 1e-3  # of the weights: float16 rounds the products
-LARGE = 1e6  # float16 ends at 65,504
+LEARNING_RATE = 0.05
+CLOSE = 1e-3  # relative to the weights: float16 rounds the products
+STEPS = 5
+TOO_LARGE = 1e6  # for float16, which ends at 65,504
 
 
-def call(world, scale, scenario, too_large=(), far=(), steps=5):
-    """too_large: (rank, step) whose inputs overflow; far: those with targets far off, whose gradient overflows if
-    it is scaled by much, while the loss is finite."""
+def call(world, scale, scenario, overflow=(), gradient_overflow=()):
+    """A call of train with STEPS batches for each rank.
+
+    overflow           the (rank, step) in which an input is too large
+    gradient_overflow  the (rank, step) in which the gradient is too large at a scale of 4096, and the loss is finite
+    """
     generator = torch.Generator().manual_seed(world)
     arguments = []
     for rank in range(world):
         batches = []
-        for step in range(steps):
+        for step in range(STEPS):
             inputs = torch.randn(4, 2, generator=generator)
             targets = inputs @ torch.tensor([[1.0], [-0.5]]) + 0.1 * rank
-            if (rank, step) in too_large:
-                inputs[0, 0] = LARGE
-            if (rank, step) in far:
+            if (rank, step) in overflow:
+                inputs[0, 0] = TOO_LARGE
+            if (rank, step) in gradient_overflow:
                 targets = targets + 30.0
             batches.append((inputs, targets))
         arguments.append((batches, scale))
@@ -43,31 +48,32 @@ TRAIN = [
         loads=LOADS,
         calls=(
             call(2, 1024.0, "no overflow"),
-            call(2, 1024.0, "rank 1 overflows in step 3", too_large={(1, 2)}),
-            call(2, 1024.0, "rank 0 overflows in step 2", too_large={(0, 1)}),
-            call(2, 4096.0, "rank 1's gradient overflows in step 2, its loss does not", far={(1, 1)}),
-            call(2, 1024.0, "both overflow in step 4, rank 0 in step 2 too", too_large={(0, 1), (0, 3), (1, 3)}),
+            call(2, 1024.0, "rank 1 overflows in step 3", overflow={(1, 2)}),
+            call(2, 1024.0, "rank 0 overflows in step 2", overflow={(0, 1)}),
+            call(2, 4096.0, "rank 1's gradient overflows in step 2, its loss does not", gradient_overflow={(1, 1)}),
+            call(2, 1024.0, "both overflow in step 4, rank 0 in step 2 too", overflow={(0, 1), (0, 3), (1, 3)}),
         ),
     ),
     Job(
         3,
         function=FUNCTION,
         loads=LOADS,
-        calls=(call(3, 1.0, "a scale of 1, and rank 2 overflows in step 1", too_large={(2, 0)}),),
+        calls=(call(3, 1.0, "a scale of 1, and rank 2 overflows in step 1", overflow={(2, 0)}),),
     ),
 ]
+# Entries of made-up histories: [weights, scale].
 A, B, C, D = [[1.0, 2.0], 1024.0], [[1.5, 2.0], 1024.0], [[1.5, 2.5], 1024.0], [[1.5, 2.5], 512.0]
 PLUS, MINUS = [[0.0, 2.0], 1024.0], [[-0.0, 2.0], 1024.0]
 NEARLY_B = [[1.5, math.nextafter(2.0, 3.0)], 1024.0]
-LOST = [[math.nan, math.nan], 1024.0]
-DETECTED = [
+NANS = [[math.nan, math.nan], 1024.0]
+LOOPS = [  # (scenario, train, the step at which the replicas part)
     ("the broken script's train", given_script.train, 2),
     ("a loop without the if", Loop(), None),
     ("ranks with other scales from the start", Loop((1024.0, 512.0, 1024.0)), 0),
     ("the weights part in step 2", Recorded([[A, B, C], [A, C, C], [A, B, C]]), 1),
     ("only the scale parts, in step 3", Recorded([[A, B, D], [A, B, C], [A, B, D]]), 2),
     ("equal to the end", Recorded([[A, B, C, D]] * 3), None),
-    ("NaN on all ranks from step 2 on", Recorded([[A, LOST, LOST]] * 3), None),
+    ("NaN on all ranks from step 2 on", Recorded([[A, NANS, NANS]] * 3), None),
     ("apart by the last bit in step 2", Recorded([[A, B, C], [A, NEARLY_B, C], [A, B, C]]), 1),
     ("rank 1 left after two steps", Recorded([[A, B, C], [A, B], [A, B, C]]), 2),
     ("rank 2 of three parts in step 1", Recorded([[A, B], [A, B], [B, B]]), 0),
@@ -75,19 +81,19 @@ DETECTED = [
     ("rank 0 left after two steps", Recorded([[A, B], [A, B, C], [A, B, C]]), 2),
     ("0.0 on two ranks and -0.0 on one, in step 2", Recorded([[A, PLUS, B], [A, PLUS, B], [A, MINUS, B]]), 1),
 ]
-# Rank 1 overflows in step 3, counted from one: where the broken script's train has to be caught.
-BATCHES = call(3, 1024.0, "", too_large={(1, 2)}).args
+# Rank 1 overflows in step 2, counted from 0: there the replicas of the broken script part.
+ARGUMENTS = call(3, 1024.0, "", overflow={(1, 2)}).args
 DETECT = Job(
     3,
     function=DETECTOR,
     loads=LOADS,
-    calls=tuple(Call([(train, *own) for own in BATCHES], scenario) for scenario, train, _ in DETECTED),
+    calls=tuple(Call([(train, *arguments) for arguments in ARGUMENTS], scenario) for scenario, train, _ in LOOPS),
 )
 JOBS = [*TRAIN, DETECT]
 
 
 @check("where one rank overflows, no rank moves", TRAIN)
-def an_overflow_moves_nobody(case):
+def an_overflow_moves_no_rank(case):
     for step, rank, (weights, _), right in steps(case):
         expect(
             all(map(math.isfinite, weights)),
@@ -99,17 +105,17 @@ def an_overflow_moves_nobody(case):
             not right.skipped or weights == old,
             f"in step {step + 1} the weights on rank {rank} went from {old} to {weights}; a step with an overflow is "
             "no step",
-            "what is left of a gradient in which an inf was replaced, or left out?",
+            "does the optimizer step along a gradient in which an inf was replaced, or left out?",
         )
 
 
 @check("all ranks hold the same weights and the same scale after every step", TRAIN)
 def the_ranks_stay_equal(case):
     for step, rank, entry, _ in steps(case):
-        for what, own, first in zip(("weights", "scale"), entry, case.results[0][step], strict=True):
+        for name, value, value_on_rank_0 in zip(("weights", "scale"), entry, case.results[0][step], strict=True):
             expect(
-                own == first,
-                f"after step {step + 1} the {what} on rank {rank}: {own}, on rank 0: {first}",
+                value == value_on_rank_0,
+                f"after step {step + 1} the {name} on rank {rank}: {value}, on rank 0: {value_on_rank_0}",
                 "which line runs on one rank and not on another, and what does it depend on?",
             )
 
@@ -123,7 +129,7 @@ def a_skipped_step_halves_the_scale(case):
             scale == right.scale,
             f"step {step + 1} {what}, and the scale on rank {rank} went from {old:g} to {scale:g}; it should be "
             f"{right.scale:g}",
-            "scaler.update() is what finds a scale that fits: who calls it after a skipped step?",
+            "scaler.update() adapts the scale: which ranks call it after a skipped step?",
         )
 
 
@@ -138,20 +144,20 @@ def the_other_steps_are_right(case):
         )
 
 
-@check(f"{DETECTOR} finds the step; of the broken loop it is {DETECTED[0][2]}, from 0, where the scale parts", [DETECT])
+@check(f"{DETECTOR} finds the step; of the broken loop it is {LOOPS[0][2]}, from 0, where the scale parts", [DETECT])
 def the_detector_finds_the_step(case, rank, result):
-    step, right = number(result), {scenario: right for scenario, _, right in DETECTED}[case.scenario]
-    others = " (other ranks said otherwise)" if len(set(map(repr, case.results))) > 1 else ""
+    step, right = number(result), {scenario: right for scenario, _, right in LOOPS}[case.scenario]
+    disagreement = " (other ranks returned something else)" if len(set(map(repr, case.results))) > 1 else ""
     expect(
         step == right and not isinstance(step, bool),
-        f"{DETECTOR} returned {step!r} on rank {rank}{others}; it should be {right!r}",
+        f"{DETECTOR} returned {step!r} on rank {rank}{disagreement}; it should be {right!r}",
         detector_advice(step, right),
     )
 
 
 @dataclass
 class Step:
-    """A step of one process: its weights after it, the scale after it, whether it was left out."""
+    """A step of one process: the weights and the scale after it, and whether it was skipped."""
 
     weights: list[float]
     scale: float
@@ -160,10 +166,10 @@ class Step:
 
 def one_process(case):
     """The steps of one process that has the batches of all ranks, in float16 as the ranks compute."""
-    weight, scale, made = torch.zeros(1, 2), case.args[0][1], []
-    for batches in zip(*(own for own, _ in case.args), strict=True):
+    weight, scale, history = torch.zeros(1, 2), case.args[0][1], []
+    for rank_batches in zip(*(batches for batches, _ in case.args), strict=True):
         gradients = []
-        for inputs, targets in batches:
+        for inputs, targets in rank_batches:
             leaf = weight.clone().requires_grad_()
             with torch.autocast("cpu", torch.float16):
                 loss = (linear(inputs, leaf) - targets).square().mean()
@@ -173,12 +179,12 @@ def one_process(case):
         skipped = not bool(gradient.isfinite().all())
         weight = weight if skipped else weight - LEARNING_RATE * gradient / scale
         scale = scale / 2 if skipped else scale
-        made.append(Step(weight[0].tolist(), scale, skipped))
-    return made
+        history.append(Step(weight[0].tolist(), scale, skipped))
+    return history
 
 
 def steps(case):
-    """(step, rank, [weights, scale], that step of one process) of every step of every rank."""
+    """Yield (step, rank, [weights, scale], the Step of one process) for every step and every rank."""
     right = one_process(case)
     for rank, history in enumerate(case.results):
         expect(
@@ -200,8 +206,9 @@ def rounded(weights):
 
 
 def detector_advice(step, right):
+    """Where to look if the detector returned `step` instead of `right`."""
     if right is None:
-        return "NaN is not equal to itself; the bits are"
+        return "NaN is not equal to itself, but its bits are"
     if step is None:
-        return "what do you compare: both weights and the scale, to the last bit, of all ranks, up to the longest?"
-    return "steps count from 0, the first difference counts, and a history that ends early parts where it ends"
+        return "do you compare both weights and the scale, to the last bit, on all ranks, up to the longest history?"
+    return "steps count from 0, the first difference counts, and a history that ends early differs where it ends"

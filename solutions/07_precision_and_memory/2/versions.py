@@ -1,4 +1,4 @@
-"""Training loops for 07.2. They are called inside the ranks, so nothing of ours is imported."""
+"""Training loops for 07.2. The ranks import this file, so it imports nothing of the grader."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from torch.nn.functional import linear
 
 @dataclass
 class Recorded:
-    """A loop that returns what was written down: a history for each rank. It starts no collective."""
+    """A loop that trains nothing: it returns made-up histories, one for each rank, and starts no collective."""
 
     histories: list
 
@@ -19,7 +19,7 @@ class Recorded:
 
 @dataclass
 class Loop:
-    """`train` as in given.py, with every rank at its own `scale_by_rank` if there is one: then they part at once."""
+    """`train` of given.py without its `if`. scale_by_rank: the initial scale of each rank; empty: the argument's."""
 
     scale_by_rank: tuple = ()
 

@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "agrees_about_the_loss", "all ranks agree whether a loss overflowed, and nobody looks at the scaled gradient",
-        check="an_overflow_moves_nobody", says="gradient overflows in step 2, its loss does not", edit="""
+        check="an_overflow_moves_no_rank", says="gradient overflows in step 2, its loss does not", edit="""
         -        scaler.scale(loss).backward()
         -        average_gradient(weight)
         -        scaler.step(optimizer)  # skips on every rank if the averaged gradient is not finite
@@ -82,7 +82,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "replaces_inf", "replaces what is not finite by zero before averaging",
-        check="an_overflow_moves_nobody", says="a step with an overflow is no step", on="detector_close_is_equal",
+        check="an_overflow_moves_no_rank", says="a step with an overflow is no step", on="detector_close_is_equal",
         edit="""
                  scaler.scale(loss).backward()
         +        weight.grad.nan_to_num_(0.0, 0.0, 0.0)
