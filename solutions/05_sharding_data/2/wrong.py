@@ -94,7 +94,7 @@ ANSWERS = (
         +    return faults
     """),
     WrongAnswer(
-        "turns_the_numbers", "starts at another sample in each epoch instead of shuffling them",
+        "turns_the_numbers", "starts at another sample in each epoch instead of shuffling",
         check="every_draw_is_complete", says="not in a random order", edit="""
         -    order = torch.randperm(SAMPLES, generator=generator("order", seed, epoch))
         +    order = torch.arange(SAMPLES).roll(7 * seed + epoch)

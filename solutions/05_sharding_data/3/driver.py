@@ -4,7 +4,7 @@ import sys
 
 
 def drive(run, samples, batch_size, epoch, rank, world_size):
-    """The result of `run`, with the number of batches built before the first is handed out as "built for the first"."""
+    """The result of `run`; "built for the first" is the number of batches built when the first is handed out."""
     result = run(samples, batch_size, epoch, rank, world_size)
     answer = sys.modules["answer"]
     corpus = answer.Corpus(samples)
