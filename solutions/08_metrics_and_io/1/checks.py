@@ -1,4 +1,4 @@
-"""08.1: an evaluation under `if rank == 0`: its three faces foretold, one detector for all three, and the repair."""
+"""08.1: an evaluation under `if rank == 0`: predict how it ends, detect calls that not all ranks make, repair it."""
 
 import functools
 import re
@@ -12,40 +12,43 @@ from ddp_course.grader.vocabulary import Call, Job, LogsOf, Wrong, cases, check,
 from . import given as given_script
 
 GIVEN = Path(__file__).with_name("given.py")
-HANG_SECONDS = 1.2  # the broken runs need a fifth of that; then they wait
+HANG_SECONDS = 1.2  # after which a broken run is ended; it crashes or hangs within a fifth of that
 REPORT = re.compile(r"held-out loss(.*)")  # to the end of the line; an epoch may be named before the loss
 LOSS = re.compile(r"\d*\.\d+(?:e[-+]?\d+)?|\bnan\b")
-FUNCTION = "not_on_all"
+DETECTOR = "not_on_all"
+RELATIVE_ERROR = 1e-4
 
-DDP = ("torch._dynamo",)  # what its constructor loads
-VARIANTS = [(2, True), (1, True), (1, False)]  # epochs, buffers
-# The outcome of the three when this was written. It stands in for a run that a busy machine did not get far enough.
-KNOWN = [("crash", "all_reduce"), ("hang", "broadcast"), ("hang", "all_reduce"), ("crash", "all_reduce")]
-NOT_SHOWN = (2, False)  # a fourth variant, which the exercise does not run
+DDP_MODULES = ("torch._dynamo",)  # loaded by DDP's constructor
+VARIANTS = [(2, True), (1, True), (1, False), (2, False)]  # epochs, buffers; the notebook does not run the last one
+# How the four variants end. Used where a busy machine was too slow for a run to crash or hang within HANG_SECONDS.
+KNOWN_SYMPTOMS = [("crash", "all_reduce"), ("hang", "broadcast"), ("hang", "all_reduce"), ("crash", "all_reduce")]
 
 
-def variant_call(world, *variants):
+def variant_calls(world, *variants):
     return tuple(
         Call([(epochs, buffers)] * world, f"{epochs} epoch{'s' * (epochs > 1)}, buffers={buffers}")
         for epochs, buffers in variants
     )
 
 
-*BROKEN, FOURTH = [
-    Job(2, "train", variant_call(2, variant), HANG_SECONDS, script=GIVEN, may_fail=True, loads=DDP)
-    for variant in (*VARIANTS, NOT_SHOWN)
+*BROKEN, HIDDEN = [
+    Job(2, "train", variant_calls(2, variant), HANG_SECONDS, script=GIVEN, may_fail=True, loads=DDP_MODULES)
+    for variant in VARIANTS
 ]
 REPAIRED = [
-    Job(2, "train", variant_call(2, *VARIANTS), seconds=3.0, loads=DDP),
-    Job(3, "train", variant_call(3, VARIANTS[0]), seconds=3.0, loads=DDP),
+    Job(2, "train", variant_calls(2, *VARIANTS[:3]), seconds=3.0, loads=DDP_MODULES),
+    Job(3, "train", variant_calls(3, VARIANTS[0]), seconds=3.0, loads=DDP_MODULES),
 ]
-ASKED = [Call([(epochs, buffers)], f"epochs={epochs}, buffers={buffers}") for epochs, buffers in (*VARIANTS, NOT_SHOWN)]
-FORETOLD = Job(1, "symptom", tuple(ASKED))
+PREDICT = Job(
+    1,
+    "symptom",
+    tuple(Call([(epochs, buffers)], f"epochs={epochs}, buffers={buffers}") for epochs, buffers in VARIANTS),
+)
 
 A, B, C = "all_reduce, line 9", "barrier, line 12", "broadcast, line 15"
 MADE_UP = [
     ("all equal", [[A, B], [A, B], [A, B]]),
-    ("nobody has started anything", [[], []]),
+    ("no rank has started anything", [[], []]),
     ("rank 0 alone called the all_reduce", [[C, A], [C, B]]),
     ("rank 1 is one step behind, in the same lines", [[C, A, C, A], [C, A]]),
     ("the same lines in another order", [[A, B], [B, A]]),
@@ -57,7 +60,7 @@ MADE_UP = [
 ]
 DETECT = Job(
     1,
-    FUNCTION,
+    DETECTOR,
     tuple(
         Call([(logs,)], scenario)
         for scenario, logs in [
@@ -67,17 +70,17 @@ DETECT = Job(
         ]
     ),
 )
-JOBS = [*BROKEN, *REPAIRED, FORETOLD, DETECT, FOURTH]
+JOBS = [*BROKEN, *REPAIRED, PREDICT, DETECT, HIDDEN]
 
 
 @check(
-    "the four variants end as you foretold: " + ", ".join(f"{how} in {what}" for how, what in KNOWN),
-    [*BROKEN, FORETOLD, FOURTH],
+    "the four variants end as you foretold: " + ", ".join(f"{end} in {op}" for end, op in KNOWN_SYMPTOMS),
+    [*BROKEN, PREDICT, HIDDEN],
 )
-def the_symptoms_are_foretold(records):
-    *runs, forecast, fourth = records  # in the order of JOBS
-    for case, record, default in zip(cases([forecast]), [*runs, fourth], KNOWN, strict=True):
-        [result], right = case.results, symptom_of(record) or default
+def the_symptoms_are_predicted(records):
+    *runs, prediction, hidden_run = records  # in the order of JOBS
+    for case, record, known in zip(cases([prediction]), [*runs, hidden_run], KNOWN_SYMPTOMS, strict=True):
+        [result], right = case.results, symptom_of(record) or known
         returned = tuple(result) if isinstance(result, list) else result
         if returned != right:
             raise Wrong(
@@ -87,17 +90,17 @@ def the_symptoms_are_foretold(records):
 
 
 @check(
-    lambda of_the_first: f"{FUNCTION} is right about made-up and real logs; of the first variant: {of_the_first[0]}",
+    lambda returned: f"{DETECTOR} is right about made-up and real logs; of the first variant: {returned[0]}",
     [*BROKEN, REPAIRED[1], DETECT],
 )
-def lonely_calls_are_found(records):
+def calls_not_on_all_ranks_are_found(records):
     *recorded, detection = records
     all_logs = [logs for _, logs in MADE_UP] + [record.collectives for record in recorded]
     for case, logs in zip(cases([detection]), all_logs, strict=True):
         [result], right = case.results, not_on_all(logs)
         if result != right:
             text = f"({logs})" if sum(map(len, logs)) < 9 else ""
-            raise Wrong(f"{case.scenario}: {FUNCTION}{text} returned {result!r}, not {right!r}", look_at(result, right))
+            raise Wrong(f"{case.scenario}: {DETECTOR}{text} returned {result!r}, not {right!r}", look_at(result, right))
     return not_on_all(recorded[0].collectives)
 
 
@@ -106,9 +109,9 @@ def every_rank_returns_the_losses(case, rank, result):
     right = held_out_losses(case.args[0][0], case.world)
     expect(
         is_close(result, right),
-        f"rank {rank} returned {shown(result)}{likeness(result, right, case, rank)}; the mean over all held-out points "
-        f"is {shown(right)}",
-        "what is summed over the ranks, who takes part in it, and who appends to `losses`",
+        f"rank {rank} returned {show_losses(result)}{right_rank(case, rank, right)}; the mean over all held-out points "
+        f"is {show_losses(right)}",
+        "what is summed over the ranks, which ranks take part in it, and which append to `losses`",
     )
 
 
@@ -116,17 +119,17 @@ def every_rank_returns_the_losses(case, rank, result):
 def one_rank_reports(records):
     for record in records:
         world = record.job.world
-        wanted = [loss for call in record.job.calls for loss in held_out_losses(call.args[0][0], world)]
+        expected = [loss for call in record.job.calls for loss in held_out_losses(call.args[0][0], world)]
         printed = [printed_losses(rank.stdout) for rank in record.ranks]
         counts = list(map(len, printed))
         expect(
-            sorted(counts) == [0] * (world - 1) + [len(wanted)],
-            f"{where(world)}in {len(wanted)} epochs the held-out loss was printed {sum(counts)} times "
+            sorted(counts) == [0] * (world - 1) + [len(expected)],
+            f"{where(world)}in {len(expected)} epochs the held-out loss was printed {sum(counts)} times "
             f"({', '.join(f'rank {rank}: {count}' for rank, count in enumerate(counts))})",
             "which line of the block concerns rank 0 alone?",
         )
         [(rank, losses)] = [(rank, losses) for rank, losses in enumerate(printed) if losses]
-        for text, right in zip(losses, wanted, strict=True):
+        for text, right in zip(losses, expected, strict=True):
             expect(
                 is_rounded(text, right),
                 f"{where(world)}rank {rank} printed a held-out loss of {text}; the mean over all held-out points is "
@@ -136,14 +139,14 @@ def one_rank_reports(records):
 
 
 def symptom_of(record):
-    """(crash or hang, the last collective of rank 0) of a broken run; None if it was ended before it got there."""
+    """("crash" or "hang", the last collective of rank 0) of a broken run; None if it was ended before it did either."""
     if not record.started or not record.ranks[0].operations[-1]:
         return None
     last = record.ranks[0].operations[-1][-1]
     if any(rank.exit_code is not None and rank.exit_code < 0 and not rank.ended_by_grader for rank in record.ranks):
         return "crash", last.op
-    lonely = not_on_all(record.collectives)
-    return ("hang", last.op) if f"{last.op}, line {last.line}" in lonely and len(lonely) > 1 else None
+    entries = not_on_all(record.collectives)  # of a hang: the call in which rank 0 waits, and that of rank 1
+    return ("hang", last.op) if f"{last.op}, line {last.line}" in entries and len(entries) > 1 else None
 
 
 def not_on_all(logs):
@@ -155,7 +158,7 @@ def not_on_all(logs):
 
 @functools.cache
 def held_out_losses(epochs, world):
-    """The right result of one process: it trains on the global batches of `world` ranks and evaluates on all points."""
+    """The losses of one process that trains on the global batches of `world` ranks and evaluates on all points."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         model = given_script.Line()
@@ -173,48 +176,51 @@ def held_out_losses(epochs, world):
     return losses
 
 
-def is_close(result, right, tolerance=1e-4):
+def is_close(result, right):
+    """Whether `result` holds the losses `right`, within RELATIVE_ERROR."""
     losses = numbers(result)
     if losses is None or len(losses) != len(right):
         return False
-    return all(abs(a / b - 1) < tolerance for a, b in zip(losses, right, strict=True))
+    return all(abs(a / b - 1) < RELATIVE_ERROR for a, b in zip(losses, right, strict=True))
 
 
 def printed_losses(output):
-    """The number behind each `held-out loss`, as it was printed."""
+    """The first number after each `held-out loss`, as it was printed."""
     return [losses[0] for losses in map(LOSS.findall, REPORT.findall(output)) if losses]
 
 
 def is_rounded(text, right):
-    """Whether the printed number is `right`, to as many digits as were printed."""
+    """Whether the printed number is `right`, to as many digits as were printed, and within RELATIVE_ERROR."""
     printed = Decimal(text)
     if not printed.is_finite():
         return False
     last_digit = 10.0 ** printed.as_tuple().exponent
-    return abs(float(printed) - right) <= 0.51 * last_digit + 1e-4 * right
+    return abs(float(printed) - right) <= 0.51 * last_digit + RELATIVE_ERROR * right
 
 
-def shown(result):
+def show_losses(result):
+    """The losses with five digits behind the point; the repr of a result that holds no numbers."""
     losses = numbers(result)
     return repr(result) if losses is None else f"[{', '.join(f'{loss:.5f}' for loss in losses)}]"
 
 
-def likeness(result, right, case, rank):
-    if not result:
-        return ""
-    others = [r for r, other in enumerate(case.results) if is_close(other, right)]
-    return f", while rank {others[0]} is right" if others and rank not in others else ""
+def right_rank(case, rank, right):
+    """The words ", while rank 0 is right", if that rank returned the losses `right` and this one did not; else ""."""
+    right_ranks = [r for r, result in enumerate(case.results) if is_close(result, right)]
+    return f", while rank {right_ranks[0]} is right" if right_ranks and rank not in right_ranks else ""
 
 
 def look_at_run(returned, right):
+    """Where to look after a wrong symptom."""
     if not (isinstance(returned, tuple) and len(returned) == 2):
         return 'the return value: two texts, such as ("hang", "barrier")'
     if returned[0] != right[0]:
         return "what rank 1 does next while rank 0 evaluates: does it send anything, and of what size?"
-    return "the calls of rank 0 inside the `if`, in order: which is the first that talks, and does anybody answer it?"
+    return "the calls of rank 0 inside the `if`: which is the first that communicates, and does rank 1 take part in it?"
 
 
 def look_at(result, right):
+    """Where to look after a wrong result of the detector."""
     if not isinstance(result, dict):
         return "the return value: a dict {entry: [ranks that started it]}, empty if there is nothing to report"
     if set(result) - set(right):

@@ -4,7 +4,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "appends_on_rank_0", "takes part on all ranks, keeps the result on rank 0",
+        "appends_on_rank_0", "evaluates on all ranks, but only rank 0 keeps the losses",
         check="every_rank_returns_the_losses", says="rank 1 returned []", on="only_rank_0", edit="""
         -    others = {entry for log in logs[1:] for entry in log}
         -    return {entry: [0] for entry in logs[0] if entry not in others}
@@ -31,7 +31,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "forward_is_silent", "overlooks that DDP's forward broadcasts the buffers",
-        check="the_symptoms_are_foretold", says="the run on 2 ranks ended with ('hang', 'broadcast')",
+        check="the_symptoms_are_predicted", says="the run on 2 ranks ended with ('hang', 'broadcast')",
         on="appends_on_rank_0", edit="""
         -    if epochs > 1:  # rank 1 goes on to train: gradients of 5 numbers meet the 2 of the evaluation
         -        return "crash", "all_reduce"
@@ -44,13 +44,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "looks_into_joined_text", "looks for an entry in the log joined to one text, where line 6 is found in line 66",
-        check="lonely_calls_are_found", says="lines 6 and 66: not_on_all", edit="""
+        check="calls_not_on_all_ranks_are_found", says="lines 6 and 66: not_on_all", edit="""
         -    ranks_by_entry = {entry: [rank for rank, log in enumerate(logs) if entry in log] for entry in entries}
         +    ranks_by_entry = {entry: [rank for rank, log in enumerate(logs) if entry in "; ".join(log)] for entry in entries}
     """),
     WrongAnswer(
         "only_rank_0", "looks for calls that rank 0 makes alone",
-        check="lonely_calls_are_found", says="rank 0 alone called the all_reduce", edit="""
+        check="calls_not_on_all_ranks_are_found", says="rank 0 alone called the all_reduce", edit="""
          from torch.nn.parallel import DistributedDataParallel
         +
         +EPOCHS, BUFFERS = 2, True
@@ -65,7 +65,7 @@ ANSWERS = (
         +    train(EPOCHS, BUFFERS)
     """),
     WrongAnswer(
-        "others_wait_in_a_barrier", "lets the other ranks wait in a barrier meanwhile",
+        "others_wait_in_a_barrier", "lets the other ranks wait in a barrier while rank 0 evaluates",
         check="does not end", says="in barrier", on="unrepaired", edit="""
                      print(f"epoch {epoch + 1}: held-out loss {losses[-1]:.4f}", flush=True)
         +        else:
@@ -79,7 +79,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "two_epochs_without_buffers", "expects that without buffers it always hangs",
-        check="the_symptoms_are_foretold",
+        check="the_symptoms_are_predicted",
         says="symptom(epochs=2, buffers=False) returned ('hang', 'all_reduce')", edit="""
         -    if epochs > 1:  # rank 1 goes on to train: gradients of 5 numbers meet the 2 of the evaluation
         -        return "crash", "all_reduce"
