@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from numbers import Real
 
-from ddp_course.grader.vocabulary import Call, Job, Wrong, check, driver_job, expect, number, numbers
+from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect, number, numbers
 
 from . import driver
 from . import given as given_script
@@ -12,47 +12,46 @@ from . import given as given_script
 RELATIVE_ERROR = 1e-9
 SECONDS = 2.5
 
-SOME = [3.1, 0.57, 12.3, 7.4, 1.1, 2.7, 40.3, 0.13, 9.2, 6.6, 100.7, 4.9, 0.77]  # none of them is exact in float32
+LOSSES = [3.1, 0.57, 12.3, 7.4, 1.1, 2.7, 40.3, 0.13, 9.2, 6.6, 100.7, 4.9, 0.77]  # none of them is exact in float32
 
 
-def call(world, samples, batch_size, values=SOME):
-    many = (values * (samples // len(values) + 1))[:samples]
-    return Call([("own", samples, batch_size, many)] * world, f"{samples} samples in batches of {batch_size}")
+def calls(*sizes):
+    """By scenario, the arguments of driver.drive for each (samples, batch size)."""
+    return {
+        f"{samples} samples in batches of {batch_size}": ("own", samples, batch_size, LOSSES[:samples])
+        for samples, batch_size in sizes
+    }
 
 
-def job(world, *sizes):
-    return Job(world, "evaluate", tuple(call(world, *size) for size in sizes), SECONDS, driver=True)
-
-
-NINE = Call([("own", 9, 4, given_script.LOSSES.tolist())] * 2, "the nine samples of the script")
+GIVEN_CALL = {"the nine samples of the script": ("own", 9, 4, given_script.LOSSES.tolist())}
 REPAIRED = [
-    Job(2, "evaluate", (NINE, call(2, 13, 3), call(2, 8, 4), call(2, 1, 4)), SECONDS, driver=True),
-    job(4, (13, 2), (5, 1), (3, 8)),
-    job(1, (13, 4)),
+    driver_job(2, "evaluate", GIVEN_CALL | calls((13, 3), (8, 4), (1, 4)), seconds=SECONDS),
+    driver_job(4, "evaluate", calls((13, 2), (5, 1), (3, 8)), seconds=SECONDS),
+    driver_job(1, "evaluate", calls((13, 4)), seconds=SECONDS),
 ]
-SEEN_THROUGH = {
-    f"{what}, {samples} samples in batches of {batch_size}": (what, samples, batch_size)
-    for what in driver.EVALUATIONS
+EVALUATION_CALLS = {
+    f"{name}, {samples} samples in batches of {batch_size}": (name, samples, batch_size)
+    for name in driver.EVALUATIONS
     for samples, batch_size in ((10, 3), (7, 2))
 }
-DETECT = driver_job(3, "weights", SEEN_THROUGH, seconds=SECONDS)
+DETECT = driver_job(3, "weights", EVALUATION_CALLS, seconds=SECONDS)
 JOBS = [DETECT, *REPAIRED]
 
 
 @check(f"weights sees through {len(driver.EVALUATIONS)} evaluations on 3 ranks", [DETECT])
 def the_weights_are_found(case, rank, result):
-    what, samples, batch_size = case.args[0]
-    weights, right = numbers(result), KNOWN_WEIGHTS[what](samples, batch_size, case.world)
+    name, samples, batch_size = case.args[0]
+    weights, right = numbers(result), KNOWN_WEIGHTS[name](samples, batch_size, case.world)
     expect(
         weights is not None and len(weights) == samples,
         f"rank {rank} returned {result!r}",
         f"a list of {samples} numbers is expected",
     )
-    for sample, (weight, wanted) in enumerate(zip(weights, right, strict=True)):
+    for sample, (weight, right_weight) in enumerate(zip(weights, right, strict=True)):
         expect(
-            math.isclose(weight, wanted, rel_tol=1e-6, abs_tol=1e-9),
-            f"rank {rank} gives sample {sample} the weight {weight:.6g}; it is {wanted:.6g}",
-            "which losses make everything in the mean vanish but the one sample you ask for?",
+            math.isclose(weight, right_weight, rel_tol=1e-6, abs_tol=1e-9),
+            f"rank {rank} gives sample {sample} the weight {weight:.6g}; it is {right_weight:.6g}",
+            "for which losses does the mean depend on one sample only?",
         )
 
 
@@ -100,7 +99,7 @@ def each_sample_is_evaluated_once(case):
 @check(
     lambda counts: f"{max(counts)} collective{'s' * (max(counts) > 1)} in all, however many batches there are", REPAIRED
 )
-def no_message_in_the_loop(case, rank, result):
+def few_collectives(case, rank, result):
     operations = case.operations[rank]
     expect(
         len(operations) <= 2,
@@ -110,33 +109,29 @@ def no_message_in_the_loop(case, rank, result):
     return len(operations)
 
 
-def shares(samples, world, pad):
-    """Which samples each rank takes; with `pad`, as DistributedSampler does."""
-    dealt = list(range(samples))
-    if pad:
-        dealt += (dealt * world)[: -samples % world]
-    return [dealt[rank::world] for rank in range(world)]
+def weights_of(pad=False, drop_last=False, weight_of_batch=len, ranks=slice(None)):
+    """A function of (samples, batch_size, world): the weight of each sample in the mean of an evaluation.
 
+    pad              the ranks' shares are padded to one length, as by DistributedSampler
+    drop_last        each rank drops a short last batch
+    weight_of_batch  the weight of a batch, which its samples share
+    ranks            the ranks whose samples are evaluated
+    """
 
-def from_batches(batches, weight_of_batch):
-    """The weight of each sample, if a batch counts `weight_of_batch` and its samples share that."""
-    weights = {}
-    total = sum(weight_of_batch(batch) for batch in batches)
-    for batch in batches:
-        for sample in batch:
-            weights[sample] = weights.get(sample, 0.0) + weight_of_batch(batch) / len(batch) / total
-    return weights
-
-
-def batches_of(ranks, batch_size):
-    return [own[first : first + batch_size] for own in ranks for first in range(0, len(own), batch_size)]
-
-
-def weights_of(pad=False, keep=lambda own, batch_size: own, weight_of_batch=len, ranks=slice(None)):
     def weights_by_sample(samples, batch_size, world):
-        kept = [keep(own, batch_size) for own in shares(samples, world, pad)[ranks]]
-        weights = from_batches(batches_of(kept, batch_size), weight_of_batch)
-        return [weights.get(sample, 0.0) for sample in range(samples)]
+        order = list(range(samples))
+        if pad:
+            order += (order * world)[: -samples % world]
+        shares = [order[rank::world] for rank in range(world)][ranks]
+        batches = [share[first : first + batch_size] for share in shares for first in range(0, len(share), batch_size)]
+        if drop_last:
+            batches = [batch for batch in batches if len(batch) == batch_size]
+        total = sum(map(weight_of_batch, batches))
+        weights = [0.0] * samples
+        for batch in batches:
+            for sample in batch:
+                weights[sample] += weight_of_batch(batch) / len(batch) / total
+        return weights
 
     return weights_by_sample
 
@@ -145,10 +140,10 @@ KNOWN_WEIGHTS = {
     "the broken evaluate": weights_of(pad=True, weight_of_batch=lambda batch: 1),
     "an exact one": weights_of(),
     "one that pads": weights_of(pad=True),
-    "one that drops the last batch": weights_of(keep=lambda own, size: own[: len(own) // size * size]),
+    "one that drops the last batch": weights_of(drop_last=True),
     "one that asks rank 0 alone": weights_of(ranks=slice(1)),
 }
-LIKENESSES = {
+LIKELY_MISTAKES = {
     "the mean of the batches' means, with repeated samples": KNOWN_WEIGHTS["the broken evaluate"],
     "the mean of the batches' means": weights_of(weight_of_batch=lambda batch: 1),
     "a mean in which repeated samples count again": KNOWN_WEIGHTS["one that pads"],
@@ -163,14 +158,11 @@ def expected_mean(case):
 
 
 def likeness(case, result):
-    """A likely cause of a wrong result, in words that can be put behind it."""
+    """The first of LIKELY_MISTAKES that gives this wrong result, in words that follow it; "" if none does."""
     _, samples, batch_size, losses = case.args[0]
-    for text, weights_by_sample in LIKENESSES.items():
-        try:
-            weights = weights_by_sample(samples, batch_size, case.world)
-        except ZeroDivisionError:  # nothing is left
-            continue
-        like = sum(weight * loss for weight, loss in zip(weights, losses, strict=True))
-        if math.isclose(result, like, rel_tol=1e-6):
-            return f", {text}"
+    for words, weights_by_sample in LIKELY_MISTAKES.items():
+        weights = weights_by_sample(samples, batch_size, case.world)
+        mistaken_mean = sum(weight * loss for weight, loss in zip(weights, losses, strict=True))
+        if math.isclose(result, mistaken_mean, rel_tol=1e-6):
+            return f", {words}"
     return ""

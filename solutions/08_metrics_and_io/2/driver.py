@@ -1,4 +1,4 @@
-"""Inside a rank, for 08.2: hand the learner's detector right and wrong evaluations, and losses to the learner's own."""
+"""Inside a rank, for 08.2: call the learner's `weights` on right and wrong evaluations, or the learner's `evaluate`."""
 
 import runpy
 from pathlib import Path
@@ -8,11 +8,14 @@ import torch.distributed as dist
 from torch.utils.data import DistributedSampler
 
 
-def drive(function, what, samples, batch_size, losses=None):
-    """`function` is the learner's weights; or, for what="own", evaluate: what it returned, and the lists of samples
-    that it asked loss_of for."""
-    if what != "own":
-        return function(EVALUATIONS[what], samples, batch_size)
+def drive(function, name, samples, batch_size, losses=None):
+    """The weights that the learner's `weights` returns for EVALUATIONS[name].
+
+    For name="own", `function` is the learner's `evaluate`: returns its result, and the batches of samples that it
+    passed to loss_of.
+    """
+    if name != "own":
+        return function(EVALUATIONS[name], samples, batch_size)
     losses, asked = torch.tensor(losses, dtype=torch.float64), []
 
     def loss_of(indices):
@@ -28,27 +31,27 @@ def exact(loss_of, samples, batch_size):
 
 
 def padded(loss_of, samples, batch_size):
-    """Sums and counts are right, but the sampler repeats samples until all ranks have as many."""
+    """Sums and counts are right, but the sampler repeats samples until all ranks have equally many."""
     return _sum_by_count(loss_of, list(DistributedSampler(range(samples), shuffle=False)), batch_size)
 
 
 def last_batch_dropped(loss_of, samples, batch_size):
     """Every rank leaves its short last batch out."""
-    own = list(range(dist.get_rank(), samples, dist.get_world_size()))
-    return _sum_by_count(loss_of, own[: len(own) // batch_size * batch_size], batch_size)
+    own_samples = list(range(dist.get_rank(), samples, dist.get_world_size()))
+    return _sum_by_count(loss_of, own_samples[: len(own_samples) // batch_size * batch_size], batch_size)
 
 
 def only_rank_0(loss_of, samples, batch_size):
-    """The samples of rank 0 speak for all."""
+    """Every rank returns the mean over rank 0's samples."""
     mean = loss_of(list(range(0, samples, dist.get_world_size()))).mean()
     dist.broadcast(mean, src=0)
     return mean.item()
 
 
-def _sum_by_count(loss_of, own, batch_size):
+def _sum_by_count(loss_of, own_samples, batch_size):
     total = torch.zeros(2, dtype=torch.float64)
-    for first in range(0, len(own), batch_size):
-        losses = loss_of(list(own[first : first + batch_size]))
+    for first in range(0, len(own_samples), batch_size):
+        losses = loss_of(list(own_samples[first : first + batch_size]))
         total += torch.stack([losses.sum(), torch.tensor(float(len(losses)))])
     dist.all_reduce(total)
     return (total[0] / total[1]).item()

@@ -45,8 +45,8 @@ ANSWERS = (
         +    dist.reduce(total, dst=0)
     """),
     WrongAnswer(
-        "rounds_of_messages", "pads the rounds so that each batch can be all-reduced",
-        check="no_message_in_the_loop", says="collectives, the last in line", edit="""
+        "rounds_of_messages", "all-reduces after every batch, in equally many rounds on every rank",
+        check="few_collectives", says="collectives, the last in line", edit="""
         -    own_samples = range(dist.get_rank(), samples, dist.get_world_size())
         +    rank, world = dist.get_rank(), dist.get_world_size()
         +    own_samples = list(range(rank, samples, world))
