@@ -1,4 +1,4 @@
-"""08.3: metrics that are reduced and not used, half-reduced, or None: whose numbers are in a number, and the repair."""
+"""08.3: sums of metrics are reduced but not used: find the ranks whose values add up to a number, then repair it."""
 
 import math
 from numbers import Real
@@ -10,12 +10,12 @@ from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect, expect
 from . import given as given_script
 
 RELATIVE_ERROR = 1e-9
-MOST_OPERATIONS, SMALL_MESSAGE = 2, 8192  # collectives; bytes of a rank
+MAX_OPERATIONS, MAX_BYTES = 2, 8192  # of a rank
 SECONDS = 2.5
-# So many that a set of them, too, has another order if it was filled in another one.
+# So many that a set of the names, too, has another order if it was filled in another order.
 MANY = {f"metric {n}": float(n + 1) for n in range(63)}
 
-SUBSETS = {  # the numbers of the ranks, the number that was reported, whose numbers are in it
+SUBSETS = {  # scenario: (the ranks' values, the observed number, the ranks whose values add up to it)
     "the 300": ([100.0, 200.0], 300.0, [0, 1]),
     "rank 1's own number": ([50.0, 400.0], 400.0, [1]),
     "three of four": ([1.0, 10.0, 100.0, 1000.0], 1101.0, [0, 2, 3]),
@@ -28,20 +28,21 @@ SUBSETS = {  # the numbers of the ranks, the number that was reported, whose num
     "nobody's": ([7.0, 8.0], 0.0, []),
     "large numbers, rounded on the way": ([400000.7, 50.1, 7.0], 400050.8125, [0, 1]),
 }
-ASKED = Job(1, "who_is_in", tuple(Call([subset[:2]], scenario) for scenario, subset in SUBSETS.items()), SECONDS)
+DETECT = Job(1, "who_is_in", tuple(Call([subset[:2]], scenario) for scenario, subset in SUBSETS.items()), SECONDS)
 
 
 def call(scenario, *ranks):
+    """A call of evaluate; `ranks`: (sums, count) of each rank."""
     return Call([(dict(sums), count) for sums, count in ranks], scenario)
 
 
-OF_THE_SCRIPT = list(zip(given_script.SUMS, given_script.COUNTS, strict=True))
+GIVEN_SUMS_AND_COUNTS = list(zip(given_script.SUMS, given_script.COUNTS, strict=True))
 REPAIRED = [
     Job(
         2,
         "evaluate",
         (
-            call("the numbers of the script", *OF_THE_SCRIPT[:2]),
+            call("the numbers of the script", *GIVEN_SUMS_AND_COUNTS[:2]),
             call("rank 1 lists its metrics in another order", ({"a": 1.0, "b": 20.0}, 1), ({"b": 40.0, "a": 5.0}, 2)),
             call("rank 1 lists 63 metrics in another order", (MANY, 1), (dict(reversed(MANY.items())), 2)),
             call("30 million and 1, minus 30 million", ({"loss": 3e7 + 1}, 3), ({"loss": -3e7}, 2)),
@@ -60,7 +61,7 @@ REPAIRED = [
         3,
         "evaluate",
         (
-            call("the numbers of the script", *OF_THE_SCRIPT),
+            call("the numbers of the script", *GIVEN_SUMS_AND_COUNTS),
             call("rank 0 has no samples", ({"loss": 0.0}, 0), ({"loss": 3.0}, 2), ({"loss": 9.0}, 1)),
         ),
         SECONDS,
@@ -68,18 +69,18 @@ REPAIRED = [
     ),
     Job(1, "evaluate", (call("one rank", ({"loss": 3.0, "correct": 1.0}, 4)),), SECONDS, driver=True),
 ]
-JOBS = [ASKED, *REPAIRED]
+JOBS = [DETECT, *REPAIRED]
 
 
-@check(f"who_is_in explains {len(SUBSETS)} numbers, the 300 among them", [ASKED], begin="{scenario}: ")
+@check(f"who_is_in explains {len(SUBSETS)} numbers, the 300 among them", [DETECT], begin="{scenario}: ")
 def the_ranks_in_a_number_are_found(case):
-    [result], [(values, value)], right = case.results, case.args, SUBSETS[case.scenario][2]
+    [result], [(values, observed)], right = case.results, case.args, SUBSETS[case.scenario][2]
     look_at = "every subset of the ranks is a candidate, also the empty one; floats rarely add up to the last bit"
     if right is None:
         look_at = "how exactly sums are compared: only the seventh digit may be another"
     elif isinstance(result, list) and right and sorted(result, key=str) == right:
         look_at = "the order of the ranks in the list"
-    expect(result == right, f"who_is_in({values}, {value}) returned {result!r}, not {right!r}", look_at)
+    expect(result == right, f"who_is_in({values}, {observed}) returned {result!r}, not {right!r}", look_at)
 
 
 @check("every rank gets a dict with all metrics", REPAIRED)
@@ -113,51 +114,57 @@ def the_means_are_exact(case, rank, result):
 
 
 @check("what it is handed stays as it is", REPAIRED)
-def what_it_is_handed_stays(case, rank, result):
+def the_sums_are_unchanged(case, rank, result):
+    before, after = result["before"], result["after"]
     expect(
-        list(result["after"].items()) == list(result["handed over"].items()),  # the order belongs to it
-        f"rank {rank} handed over {shown(result['handed over'])}, and holds {shown(result['after'])} afterwards",
+        list(after.items()) == list(before.items()),  # in the same order, too
+        f"rank {rank} handed over {show_sums(before)}, and holds {show_sums(after)} afterwards",
         "which of your lines writes into `sums`, or into a tensor that is in it?",
     )
 
 
 @check(lambda started: f"{max(started)} collective{'s' * (max(started) > 1)} for all metrics together", REPAIRED)
-def one_message_is_enough(case):
-    return expect_few_operations(case, MOST_OPERATIONS, SMALL_MESSAGE, "all numbers fit into one tensor")
+def few_collectives(case):
+    return expect_few_operations(case, MAX_OPERATIONS, MAX_BYTES, "all numbers fit into one tensor")
 
 
-def shown(sums):
+def show_sums(sums):
     return "{" + ", ".join(f"{name}: {value}" for name, value in sums.items()) + "}"
 
 
+def total_over_ranks(case, name):
+    return math.fsum(number(sums[name]) for sums, _ in case.args)
+
+
 def expected_mean(case, name):
-    total = math.fsum(number(sums[name]) for sums, _ in case.args)
-    return total / sum(count for _, count in case.args)
+    return total_over_ranks(case, name) / sum(count for _, count in case.args)
 
 
-def own(case, rank, name):
+def rank_mean(case, rank, name):
+    """The mean over this rank's samples; nan if it has none."""
     sums, count = case.args[rank]
     return number(sums[name]) / count if count else math.nan
 
 
 def likeness(case, rank, name, value):
-    """A likely cause of a wrong number, in words that can be put behind it."""
-    total = math.fsum(number(sums[name]) for sums, _ in case.args)
-    of_means = math.fsum(own(case, r, name) for r in range(case.world)) / case.world
-    for text, like in (
-        ("its own mean", own(case, rank, name)),
+    """A likely cause of the wrong `value`, or a rank that is right, in words that follow the value; else ""."""
+    total, right, count = total_over_ranks(case, name), expected_mean(case, name), case.args[rank][1]
+    mean_of_means = math.fsum(rank_mean(case, r, name) for r in range(case.world)) / case.world
+    for words, mistaken_value in (
+        ("its own mean", rank_mean(case, rank, name)),
         ("the sum, not the mean", total),
-        ("the mean of the ranks' means", of_means),
-        ("the sum over all ranks by its own count", total / case.args[rank][1] if case.args[rank][1] else math.nan),
+        ("the mean of the ranks' means", mean_of_means),
+        ("the sum over all ranks by its own count", total / count if count else math.nan),
     ):
-        if math.isclose(value, like, rel_tol=1e-6) and not math.isclose(value, expected_mean(case, name), rel_tol=1e-6):
-            return f", {text}"
+        if math.isclose(value, mistaken_value, rel_tol=1e-6) and not math.isclose(value, right, rel_tol=1e-6):
+            return f", {words}"
     values = [number(result["returned"][name]) for result in case.results]
-    right = [r for r, other in enumerate(values) if math.isclose(other, expected_mean(case, name))]
-    return f", while rank {right[0]} is right" if right and rank not in right else ""
+    right_ranks = [r for r, other in enumerate(values) if math.isclose(other, right)]
+    return f", while rank {right_ranks[0]} is right" if right_ranks and rank not in right_ranks else ""
 
 
 def advice(case, rank, name, value):
+    """Where to look after a wrong mean."""
     if "order" in case.scenario:
         return (
             "in which order the values are put into the tensor: a dict keeps the order in which it was filled, and a "
@@ -166,7 +173,7 @@ def advice(case, rank, name, value):
     if "million" in case.scenario:
         return "the dtype of what is added: float32 cannot tell 30,000,001 from 30,000,000"
     if "nan" in case.scenario:
-        return "a nan that is left out of a sum is a problem that nobody sees"
+        return "what becomes of a nan on the way: left out of the sum, it hides that one rank's numbers are wrong"
     if "while" in likeness(case, rank, name, value):
         return "which ranks have the result after the operation you chose? A reduce leaves it on one"
     return "which variable the returned numbers come from, and what they are divided by"

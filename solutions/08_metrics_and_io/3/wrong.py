@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "a_message_a_metric", "all-reduces each number by itself",
-        check="one_message_is_enough", says="started 3 operations", edit="""
+        check="few_collectives", says="started 3 operations", edit="""
         -    names = sorted(sums)  # a dict keeps the order in which it was filled, and that may differ from rank to rank
         -    total = torch.tensor([*(float(sums[name]) for name in names), count], dtype=torch.float64)
         -    dist.all_reduce(total)
@@ -63,7 +63,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "empties_its_input", "takes the values out of the dict that it is handed",
-        check="what_it_is_handed_stays", says="and holds {} afterwards", look="writes into `sums`", edit="""
+        check="the_sums_are_unchanged", says="and holds {} afterwards", look="writes into `sums`", edit="""
         -    total = torch.tensor([*(float(sums[name]) for name in names), count], dtype=torch.float64)
         +    total = torch.tensor([*(float(sums.pop(name)) for name in names), count], dtype=torch.float64)
     """),
@@ -75,7 +75,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "sorts_its_input", "sorts the dict that it is handed",
-        check="what_it_is_handed_stays", says="rank 0 handed over {loss: 50.0, correct: 90.0}, and holds", edit="""
+        check="the_sums_are_unchanged", says="rank 0 handed over {loss: 50.0, correct: 90.0}, and holds", edit="""
              names = sorted(sums)  # a dict keeps the order in which it was filled, and that may differ from rank to rank
         +    for name in names:
         +        sums[name] = sums.pop(name)
