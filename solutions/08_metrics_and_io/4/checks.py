@@ -12,32 +12,23 @@ from . import driver
 
 NAMES = ("loss", "perplexity", "tokens")
 RELATIVE_ERROR = 1e-5  # the model computes in float32
-MOST_COLLECTIVES, SMALL_MESSAGE = 2, 4096
-SECONDS = 3.0
-
-
-def job(world, *settings):
-    """settings: (what is special, lengths of the texts, batch size, whether the model is in training mode)."""
-    return driver_job(world, "evaluate", {scenario: tuple(own) for scenario, *own in settings}, seconds=SECONDS)
-
-
+MAX_OPERATIONS, MAX_BYTES = 2, 4096  # of a rank
 LONG_AND_SHORT = [40, 2, 3, 25, 2, 31, 5, 2, 17, 9, 2]
-JOBS = [
-    job(
-        2,
-        ("11 texts of 2 to 40 tokens", LONG_AND_SHORT, 2, True),
-        ("one text for two ranks", [6], 4, True),
-        ("a model in evaluation mode", LONG_AND_SHORT, 4, False),
-        ("eight texts of one length", [9] * 8, 2, True),
-    ),
-    job(
-        4,
-        ("11 texts of 2 to 40 tokens", LONG_AND_SHORT, 3, True),
-        ("5 texts, so rank 0 has two", [20, 2, 6, 3, 11], 8, True),
-        ("12 texts", [5, 2, 33] * 4, 1, True),
-    ),
-    job(1, ("11 texts of 2 to 40 tokens", LONG_AND_SHORT, 4, True)),
-]
+CALLS = {  # world size: {scenario: (lengths of the texts, batch size, whether the model is in training mode)}
+    2: {
+        "11 texts of 2 to 40 tokens": (LONG_AND_SHORT, 2, True),
+        "one text for two ranks": ([6], 4, True),
+        "a model in evaluation mode": (LONG_AND_SHORT, 4, False),
+        "eight texts of one length": ([9] * 8, 2, True),
+    },
+    4: {
+        "11 texts of 2 to 40 tokens": (LONG_AND_SHORT, 3, True),
+        "5 texts, so rank 0 has two": ([20, 2, 6, 3, 11], 8, True),
+        "12 texts": ([5, 2, 33] * 4, 1, True),
+    },
+    1: {"11 texts of 2 to 40 tokens": (LONG_AND_SHORT, 4, True)},
+}
+JOBS = [driver_job(world, "evaluate", calls, seconds=3.0) for world, calls in CALLS.items()]
 
 
 @check("every rank returns the same dict, also a rank without samples")
@@ -61,7 +52,7 @@ def all_ranks_have_one_dict(case, rank, result):
 
 @check("loss, perplexity and tokens are those of one process, at 1, 2 and 4 ranks, for any batch size")
 def the_numbers_are_exact(case):
-    right = one_by_one(tuple(case.args[0][0]))
+    right = one_process(tuple(case.args[0][0]))
     for name in ("tokens", "loss", "perplexity"):
         value = number(case.results[0]["result"][name])
         if not math.isclose(value, right[name], rel_tol=RELATIVE_ERROR):
@@ -83,19 +74,20 @@ def the_work_is_shared(case):
     )
     share = math.ceil(len(lengths) / case.world)
     for rank, batches in enumerate(by_rank):
-        whole = max(batches, default=0) <= batch_size and len(batches) <= math.ceil(share / batch_size)
         expect(
-            sum(batches) <= share and whole,
+            sum(batches) <= share
+            and max(batches, default=0) <= batch_size
+            and len(batches) <= math.ceil(share / batch_size),
             f"rank {rank} evaluated {sum(batches)} texts in batches of {batches}; its share is {share} at most, in "
             f"batches of {batch_size}",
-            "how the texts are dealt out, and how a rank cuts its own into batches",
+            "how the texts are dealt out, and how a rank cuts its texts into batches",
         )
 
 
 @check(lambda started: f"{max(started)} collective{'s' * (max(started) > 1)} in all")
-def few_messages(case):
-    look_at = "which sums have to travel? All of them fit into one message, after the last batch"
-    return expect_few_operations(case, MOST_COLLECTIVES, SMALL_MESSAGE, look_at)
+def few_collectives(case):
+    look_at = "which sums have to be reduced? All of them fit into one message, after the last batch"
+    return expect_few_operations(case, MAX_OPERATIONS, MAX_BYTES, look_at)
 
 
 @check("no gradients are recorded, and every module has its mode back; gradients and samples stay")
@@ -106,41 +98,42 @@ def the_model_is_as_it_was(case, rank, result):
         "torch.no_grad() or torch.inference_mode()",
     )
     expect(
-        result["gradients_after"],
+        result["gradients_enabled_after"],
         f"on rank {rank} no gradients were recorded any more after `evaluate` had returned",
         "what switches the recording off, and what switches it on again?",
     )
-    for stays, what, look_at in (
-        ("trains", "the parameters of the model do not train any more", "what requires_grad is set to"),
-        ("gradient_stays", "the gradient that the model had accumulated is gone", "what clears .grad"),
-        ("samples_stay", "the list of samples is another one", "what sorts or fills it in place"),
+    for key, change, look_at in (
+        ("requires_grad", "the parameters of the model do not train any more", "what requires_grad is set to"),
+        ("gradient_unchanged", "the gradient that the model had accumulated is gone", "what clears .grad"),
+        ("samples_unchanged", "the list of samples has changed", "what sorts or fills it in place"),
     ):
-        expect(result[stays], f"on rank {rank}, after `evaluate` {what}", look_at)
-    modes = zip(driver.PARTS, result["old modes"], result["new modes"], strict=True)
+        expect(result[key], f"on rank {rank}, after `evaluate` {change}", look_at)
+    modes = zip(driver.PARTS, result["modes_before"], result["modes_after"], strict=True)
     changed = [part for part, old, new in modes if old != new]
     expect(
         not changed,
         f"on rank {rank} {' and '.join(changed)} came back in another mode than before",
-        "model.train() sets all submodules, whatever they were; and what if it was not training?",
+        "model.train() puts all submodules into training mode, also those that were in evaluation mode before",
     )
 
 
 ADVICE = {
     "tokens": "what counts as a token: each text of n tokens has n - 1 targets, and padding has none",
-    "loss": "what is added up and what it is divided by, for a short text beside a long one; and the model's mode",
-    "perplexity": "exp of the mean over all tokens is no mean of anything the ranks have",
+    "loss": "what is added up and what it is divided by, for texts of different lengths; and the model's mode",
+    "perplexity": "the mean of which exp is taken: it is that over the targets of all ranks",
 }
 
 
 @functools.cache
-def one_by_one(lengths):
-    """loss, perplexity and tokens as one process gets them, text by text."""
-    sums, counts = per_text(lengths)
+def one_process(lengths):
+    """loss, perplexity and tokens of one process that evaluates text after text."""
+    sums, counts = sums_and_counts(lengths)
     loss = math.fsum(sums) / sum(counts)
     return {"loss": loss, "perplexity": math.exp(loss), "tokens": sum(counts)}
 
 
-def per_text(lengths):
+def sums_and_counts(lengths):
+    """The summed losses of each text, computed in float64, and the number of targets of each."""
     table = driver.Model().table.detach().double()
     sums = []
     for text in driver.texts(lengths):
@@ -150,21 +143,22 @@ def per_text(lengths):
 
 
 def likeness(case, name, value):
-    """A likely cause of a wrong number, in words that can be put behind it."""
-    sums, counts = per_text(tuple(case.args[0][0]))
-    means = [a / b for a, b in zip(sums, counts, strict=True)]
-    by_rank = [slice(rank, None, case.world) for rank in range(case.world)]
-    of_ranks = [sum(sums[own]) / sum(counts[own]) for own in by_rank if counts[own]]
-    likes = {
+    """A likely cause of the wrong `value`, in words that follow it; "" if no known mistake gives it."""
+    sums, counts = sums_and_counts(case.args[0][0])
+    text_means = [total / count for total, count in zip(sums, counts, strict=True)]
+    shares = [slice(rank, None, case.world) for rank in range(case.world)]
+    rank_means = [sum(sums[share]) / sum(counts[share]) for share in shares if counts[share]]
+    mistakes = {
         "loss": {
-            "the mean of the texts' means": sum(means) / len(means),
-            "the mean of the ranks' means": sum(of_ranks) / len(of_ranks),
+            "the mean of the texts' means": sum(text_means) / len(text_means),
+            "the mean of the ranks' means": sum(rank_means) / len(rank_means),
             "the sum over tokens by the number of texts": sum(sums) / len(sums),
         },
         "perplexity": {
-            "the mean of the texts' perplexities": sum(map(math.exp, means)) / len(means),
-            "the mean of the ranks' perplexities": sum(map(math.exp, of_ranks)) / len(of_ranks),
+            "the mean of the texts' perplexities": sum(map(math.exp, text_means)) / len(text_means),
+            "the mean of the ranks' perplexities": sum(map(math.exp, rank_means)) / len(rank_means),
         },
         "tokens": {"the tokens of the texts, targets or not": sum(counts) + len(counts)},
     }[name]
-    return next((f", {text}" for text, like in likes.items() if math.isclose(value, like, rel_tol=1e-4)), "")
+    close = (words for words, mistaken_value in mistakes.items() if math.isclose(value, mistaken_value, rel_tol=1e-4))
+    return next((f", {words}" for words in close), "")

@@ -1,4 +1,4 @@
-"""Inside a rank, for 08.4: let the learner's evaluate work on a model that notes how it is used."""
+"""Inside a rank, for 08.4: call the learner's evaluate with a model that notes its forward passes."""
 
 import torch
 import torch.nn.functional as F
@@ -18,26 +18,30 @@ PARTS = (
 
 
 def drive(evaluate, lengths, batch_size, training):
-    """The result of evaluate, the modes of the model before and after it, whether gradients are recorded after it, and
-    every forward pass; and what else of the model and the samples is as it was."""
+    """The result of evaluate, its forward passes, and whether it left modes, gradients and samples as they were."""
     model = Model()
     model.train(training)
     model.frozen.eval()
     model.block[1].eval()
-    model.table.grad = torch.ones_like(model.table)  # somebody accumulates
-    old_modes, samples = modes(model), texts(lengths)
+    model.table.grad = torch.ones_like(model.table)  # accumulated before the evaluation
+    modes_before, samples = modes(model), texts(lengths)
     returned = evaluate(model, samples, batch_size)
-    report = {"result": returned, "forwards": model.forwards, "old modes": old_modes, "new modes": modes(model)}
-    report["gradients_after"] = torch.is_grad_enabled()
-    report["trains"] = model.table.requires_grad
-    report["gradient_stays"] = model.table.grad is not None and bool((model.table.grad == 1).all())
-    report["samples_stay"] = [text.tolist() for text in samples] == [text.tolist() for text in texts(lengths)]
+    report = {
+        "result": returned,
+        "forwards": model.forwards,
+        "modes_before": modes_before,
+        "modes_after": modes(model),
+        "gradients_enabled_after": torch.is_grad_enabled(),
+        "requires_grad": model.table.requires_grad,
+        "gradient_unchanged": model.table.grad is not None and bool((model.table.grad == 1).all()),
+        "samples_unchanged": [text.tolist() for text in samples] == [text.tolist() for text in texts(lengths)],
+    }
     torch.set_grad_enabled(True)  # for the next call
     return report
 
 
 class SharedNotes(list):
-    """A list that a copy of the model shares with it: who evaluates a copy is seen, too."""
+    """A list that deepcopy does not copy, so that the model notes the forward passes of its copies, too."""
 
     def __deepcopy__(self, memo):
         return self
@@ -46,14 +50,14 @@ class SharedNotes(list):
 class Model(nn.Module):
     """Next-token losses of a causal model: model(inputs, targets) is their sum over all targets but -100.
 
-    What it predicts at a position depends on all tokens of the row up to there.
+    The prediction at a position depends on all tokens of the row up to there.
     """
 
     def __init__(self):
         super().__init__()
         self.table = nn.Parameter(2 * torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(5)))
         self.dropout = nn.Dropout(0.5)
-        self.frozen = nn.Dropout(0.5)  # somebody set it to eval mode, where it has to stay
+        self.frozen = nn.Dropout(0.5)  # in evaluation mode, in which it has to stay
         self.block = nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5))  # the second one is frozen, too
         self.forwards = SharedNotes()
 

@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "a_message_a_batch", "all-reduces after each batch, the same number of times on every rank",
-        check="few_messages", says="rank 0 started 3 operations", text="""
+        check="few_collectives", says="rank 0 started 3 operations", text="""
         import math
 
         import torch
@@ -34,7 +34,7 @@ ANSWERS = (
             return {"loss": loss, "perplexity": math.exp(loss), "tokens": int(sums[1])}
     """),
     WrongAnswer(
-        "children_only", "keeps the modes of the model and of its direct children",
+        "children_only", "restores the modes of the model and of its direct children only",
         check="the_model_is_as_it_was", says="the dropout in its block came back in another mode", edit="""
         -    was_training = {module: module.training for module in model.modules()}
         +    was_training = {module: module.training for module in (model, *model.children())}
@@ -92,7 +92,7 @@ ANSWERS = (
         +    return {"loss": loss, "perplexity": math.exp(loss), "tokens": int(sums[1])}
     """),
     WrongAnswer(
-        "rank_0_alone", "rank 0 evaluates everything and tells the others",
+        "rank_0_alone", "rank 0 evaluates all texts, the other ranks none",
         check="the_work_is_shared", says="rank 0 evaluated 11 texts", on="only_rank_0_returns",
         edit="""
         -    own_samples = samples[dist.get_rank() :: dist.get_world_size()]
@@ -139,7 +139,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "a_message_a_sum", "sends each sum by itself, and a barrier after them",
-        check="few_messages", says="rank 0 started 3 operations", look="fit into one message", edit="""
+        check="few_collectives", says="rank 0 started 3 operations", look="fit into one message", edit="""
         -    dist.all_reduce(sums)
         +    dist.all_reduce(sums[:1])
         +    dist.all_reduce(sums[1:])
@@ -221,7 +221,7 @@ ANSWERS = (
         -        module.training = training
     """),
     RightAnswer(
-        "inference_mode", "works in inference mode, with tensors that know no gradient, and reduces them outside of it",
+        "inference_mode", "adds up in inference mode, and all-reduces the inference tensor outside of it",
         edit="""
         -    sums = torch.zeros(2, dtype=torch.float64)  # of the losses, of the targets
         -    with torch.no_grad():
