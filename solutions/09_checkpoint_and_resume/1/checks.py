@@ -32,7 +32,7 @@ LOOK = {
     "keeps_two": "what becomes of the first file when the third is saved",
     "rewrites": "whether the files of the steps before are still as they were",
     "no_tensors": "what of the saved state your check looks for in the file",
-    "of_the_last_rank": "in what the states that your check saves differ from rank to rank",
+    "of_the_last_rank": "how the states that your check saves differ from rank to rank",
 }
 
 
@@ -58,38 +58,38 @@ def rank_0_writes_and_nobody_else(case):
     begin="{ranks}: ",
 )
 def every_save_leaves_a_file(case):
-    folders, content = (case.results[0]["own"][name] for name in ("folders", "content"))
+    folders, steps_after = (case.results[0]["own"][name] for name in ("folders", "steps_after"))
     expect(
         not folders,
         f"when all saves were done, there lay {folders} folder{'s' * (folders > 1)} in the folder",
         "the contract: after a save there is one more file in the folder, and nothing else",
     )
-    first, second, third, after_removal = map(len, content[:4])
+    first, second, third, after_removal = map(len, steps_after[:4])
     expect(
         [first, second, third] == [1, 2, 3],
         f"after 1, 2 and 3 saves of different steps there were {first}, {second} and {third} files",
         "what a file's name is made of, and what else may lie in the folder when `save` is done",
     )
-    if content[2] != [1, 2, 3]:
-        return  # the next check reports what is in the files
+    if steps_after[2] != [1, 2, 3]:
+        return  # the next check reports the contents of the files
     expect(
         after_removal == 3,
-        f"of the files of steps 1, 2 and 3 somebody removed that of step 1; after the save of step 4 there were "
-        f"{after_removal}, of steps {steps_text(content[3])}",
+        f"of the files of steps 1, 2 and 3 the grader removed that of step 1; after the save of step 4 there were "
+        f"{after_removal}, of steps {show_steps(steps_after[3])}",
         "what a file's name is made of: which name does `save` give when one file is gone?",
     )
     expect(
-        content[-1] == list(range(2, 11)),
-        f"after the save of step 10 there were the files of steps {steps_text(content[-1])}; somebody else had "
+        steps_after[-1] == list(range(2, 11)),
+        f"after the save of step 10 there were the files of steps {show_steps(steps_after[-1])}; the grader had "
         "removed only that of step 1",
         "what `save` removes",
     )
 
 
 @check("torch.load finds in them what was saved", scenarios=[OWN], begin="{ranks}: ")
-def they_hold_what_was_saved(case):
+def the_files_hold_what_was_saved(case):
     own = case.results[0]["own"]
-    steps, entries, state_entries = own["content"][2], own["entries"], own["state_entries"]
+    steps, entries, state_entries = own["steps_after"][2], own["entries"], own["state_entries"]
     words = f"; they have the entries {', '.join(entries)}, given were {', '.join(state_entries)}" if entries else ""
     if entries == state_entries:
         words = "; they have the given entries, but not the given values or types" if max(steps) < 0 else ""
@@ -102,13 +102,13 @@ def they_hold_what_was_saved(case):
 
 
 @check("no rank returns before the file is there", scenarios=[OWN], begin="{ranks}: ")
-def every_rank_finds_it(case, rank, result):
-    for step, steps in enumerate(result["own"]["after"], start=1):
-        loadable = sum(step > 0 for step in steps)
+def every_rank_finds_the_file(case, rank, result):
+    for step, steps in enumerate(result["own"]["steps_at_return"], start=1):
+        complete = sum(file_step > 0 for file_step in steps)
         expect(
             step in steps,
-            f"when `save` of step {step} returned on rank {rank}, there were {loadable} files that can be loaded, and "
-            f"{len(steps) - loadable} others; rank 0 was still writing",
+            f"when `save` of step {step} returned on rank {rank}, there were {complete} files with a saved state, and "
+            f"{len(steps) - complete} others; rank 0 was still writing",
             "what the other ranks do while rank 0 writes",
         )
 
@@ -125,17 +125,17 @@ def the_check_passes_what_is_right(case):
         "the first argument of check_save: that is the save to be tried, on every rank",
     )
     for rank, result in enumerate(case.results):
-        for folder in result["elsewhere"]:
+        if result["elsewhere"]:
             raise Wrong(
-                f"check_save was given the folder {result['folder']}, and had `save` write into {folder} on rank "
-                f"{rank}",
+                f"check_save was given the folder {result['folder']}, and had `save` write into "
+                f"{result['elsewhere'][0]} on rank {rank}",
                 "the second argument of check_save: whatever it tries belongs below that folder",
             )
     expect(
         all(result["verdict"] is True for result in case.results),
-        f"check_save returned {returned(case)}; this save is right",
-        "what it asks for that nobody promised: a name, an ending, a second file of one step, a look while rank 0 "
-        "writes the next one",
+        f"check_save returned {show_verdicts(case)}; this save is right",
+        "what your check requires beyond the contract: a name, an ending, a second file of one step, a look while "
+        "rank 0 writes the next one",
     )
 
 
@@ -147,17 +147,17 @@ def the_check_passes_what_is_right(case):
 def the_check_fails_what_is_broken(case):
     expect(
         all(result["verdict"] is False for result in case.results),
-        f"check_save returned {returned(case)}; this save is broken",
+        f"check_save returned {show_verdicts(case)}; this save is broken",
         LOOK[case.args[0][0]],
     )
 
 
-def steps_text(steps):
+def show_steps(steps):
     """The steps of files; "none" for a file that does not hold what rank 0 saved."""
     return " and ".join(str(step) if step > 0 else "none" for step in steps)
 
 
-def returned(case):
+def show_verdicts(case):
     """The verdict of check_save; that of each rank where they differ."""
     verdicts = [result["verdict"] for result in case.results]
     if all(verdict == verdicts[0] for verdict in verdicts):

@@ -1,7 +1,7 @@
-"""Inside a rank, for 09.1: saves for the answer's check, right ones, broken ones, and the answer's own, examined.
+"""Inside a rank, for 09.1: call the answer's check_save on right and broken saves, and examine the answer's save.
 
-Each is a function save(folder, step, state), called on every rank. The broken ones are broken every time: where a
-race decides in real life, here the wrong rank wins.
+Each is a function save(folder, step, state), called on every rank. The broken ones fail every time: where a race
+decides in real life, here the wrong rank wins.
 """
 
 import io
@@ -16,29 +16,29 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-SLOW = 0.1  # seconds that a slow write takes
-STEPS = range(1, 11)  # that the answer's save is called for, in one folder
+SLOW_SECONDS = 0.1  # of a slow write
+STEPS = range(1, 11)  # at which the answer's save is called, in one folder
 BY_EVERY_RANK = ("given", "every_rank", "nobody_waits", "of_the_last_rank", "own")  # the others: by rank 0 alone
 
 
 def drive(check_save, name):
-    """The verdict of the answer's check on the save `name`, how it called that, and for "own" what `examine` saw."""
-    own = sys.modules["answer"].save
-    report = examine(own) if name == "own" else None
+    """The verdict of check_save on the save `name`, how it called that, and for "own" the report of `examine`."""
+    answer_save = sys.modules["answer"].save
+    report = examine(answer_save) if name == "own" else None
     folder = f"checks/{name}"
-    save = Save(name, own, Path(folder).resolve())
+    save = Save(name, answer_save, Path(folder).resolve())
     verdict = check_save(save, folder)
     return {"verdict": verdict, "calls": save.calls, "own": report, "folder": folder, "elsewhere": save.elsewhere}
 
 
 class Save:
-    """The save called `name`, one of the methods below: run by every rank, or by rank 0 while the others wait.
+    """The save `name`, one of the methods below: run by every rank, or by rank 0 while the others wait.
 
-    elsewhere   the folders that it was handed which are neither `root` nor below it
+    elsewhere   the folders with which it was called that are neither `root` nor below it
     """
 
-    def __init__(self, name, own, root):
-        self.name, self.answers, self.root, self.calls, self.elsewhere = name, own, root, 0, []
+    def __init__(self, name, answer_save, root):
+        self.name, self.answer_save, self.root, self.calls, self.elsewhere = name, answer_save, root, 0, []
 
     def __call__(self, folder, step, state):
         self.calls += 1
@@ -55,7 +55,7 @@ class Save:
         _write(folder, f"step_{step:06d}.pt", state)
 
     def slow_disk(self, folder, step, state):
-        time.sleep(SLOW)
+        time.sleep(SLOW_SECONDS)
         _write(folder, f"{step}.pt", state)
 
     def random_names(self, folder, step, state):
@@ -78,10 +78,10 @@ class Save:
         dist.barrier()
 
     def nobody_waits(self, folder, step, state):
-        """The other ranks are gone before rank 0 has written."""
+        """The other ranks return before rank 0 has written."""
         folder.mkdir(parents=True, exist_ok=True)
         if dist.get_rank() == 0:
-            time.sleep(SLOW)
+            time.sleep(SLOW_SECONDS)
             _write(folder, f"step_{step:06d}.pt", state)
 
     def one_name(self, folder, step, state):
@@ -127,7 +127,7 @@ class Save:
     # ---- the answer's ----
 
     def own(self, folder, step, state):
-        self.answers(str(folder), step, state)
+        self.answer_save(str(folder), step, state)
 
     def _second(self):
         """Like int(time.time()), but a second begins with the first save: quick saves always fall into one second."""
@@ -136,33 +136,37 @@ class Save:
 
 
 class SlowToWrite:
-    """Part of a state: pickling it takes SLOW seconds, so that the write of the file is slow."""
+    """Part of a state: pickling it takes SLOW_SECONDS, so that the write of the file is slow."""
 
     def __reduce__(self):
-        time.sleep(SLOW)
+        time.sleep(SLOW_SECONDS)
         return OrderedDict, ()
 
 
 def examine(save):
-    """The effects of the answer's save, as this rank sees them. A collective: every rank calls it."""
-    rank, report = dist.get_rank(), {"after": [], "content": []}
-    own = Path(f"examined/rank_{rank}")  # a folder for each rank: it stays empty if the rank writes nothing
-    save(str(own), 1, _state(1, rank))
+    """The effects of the answer's save, as this rank sees them. A collective: every rank calls it.
+
+    steps_at_return   for each save the steps of the files in the folder when it returned on this rank
+    steps_after       the same when it had returned on all ranks
+    """
+    rank, report = dist.get_rank(), {"steps_at_return": [], "steps_after": []}
+    rank_folder = Path(f"examined/rank_{rank}")  # it stays empty if the rank writes nothing
+    save(str(rank_folder), 1, _state(1, rank))
     dist.barrier()
-    report["wrote"] = bool(_contents(own))
+    report["wrote"] = bool(_contents(rank_folder))
     shared = Path("examined/shared")
     for step in STEPS:
-        if step == 4 and rank == 0:  # somebody has cleared up
+        if step == 4 and rank == 0:  # as a user who removes old files
             for path in shared.iterdir() if shared.is_dir() else []:
                 if path.is_file() and _step_of(path.read_bytes()) == 1:
                     path.unlink()
         dist.barrier()
         save(str(shared), step, _state(step, rank))
-        at_once = _contents(shared)  # before this rank has waited for the others
+        contents_at_return = _contents(shared)  # before this rank has waited for the others
         dist.barrier()
-        report["after"].append(sorted(map(_step_of, at_once)))
+        report["steps_at_return"].append(sorted(map(_step_of, contents_at_return)))
         contents = _contents(shared)
-        report["content"].append(sorted(map(_step_of, contents)))
+        report["steps_after"].append(sorted(map(_step_of, contents)))
         dist.barrier()
     report["folders"] = sum(path.is_dir() for path in shared.iterdir()) if shared.is_dir() else 0
     report["state_entries"] = sorted(_state(1, rank))
@@ -188,6 +192,7 @@ def _contents(folder):
 
 
 def _loaded(content):
+    """The dict that torch.load finds in the content of a file; {} if it finds none."""
     try:
         state = torch.load(io.BytesIO(content), weights_only=True)
     except Exception:
@@ -209,7 +214,7 @@ def _step_of(content):
 
 def _write(folder, name, state):
     folder.mkdir(parents=True, exist_ok=True)
-    # Beside the folder: a check that counts may look into it while another rank is writing.
+    # Not in `folder`: a check may count the files there while another rank is writing.
     temporary = folder.parent / f".{folder.name}.{name}.{dist.get_rank()}.tmp"
     torch.save(state, temporary)
     os.replace(temporary, folder / name)

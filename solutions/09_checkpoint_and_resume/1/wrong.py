@@ -11,7 +11,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "nobody_waits", "the other ranks do not wait for rank 0",
-        check="every_rank_finds_it", says="returned on rank 1, there were 0 files",
+        check="every_rank_finds_the_file", says="returned on rank 1, there were 0 files",
         text='''
         import os
         import time
@@ -93,7 +93,7 @@ ANSWERS = (
         -        Path(folder).mkdir(parents=True, exist_ok=True)
     """),
     WrongAnswer(
-        "looks_at_two_saves", "the check saves twice: whether the first file survives the third save, it does not ask",
+        "looks_at_two_saves", "the check saves only twice: it misses that the third save removes the first file",
         check="the_check_fails_what_is_broken", says="removes all files but the two newest: check_save returned True",
         look="when the third is saved", edit="""
         -    for step in (1, 2, 3):
@@ -102,7 +102,7 @@ ANSWERS = (
         +        save(f"{folder}/shared", step, state_of(rank, step))
     """),
     WrongAnswer(
-        "tries_elsewhere", "the check tries the save in a folder of its own choice",
+        "tries_elsewhere", "the check tries the save outside the folder that it was given",
         check="the_check_passes_what_is_right", says="was given the folder checks/", look="below that folder", edit="""
              rank = dist.get_rank()
              save(f"{folder}/rank_{rank}", 1, state_of(rank, 1))  # a folder for each rank: who writes shows
@@ -126,13 +126,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "adds_the_step", "puts the step into the state, which may have none",
-        check="they_hold_what_was_saved", says="they have the entries rank, slow, step, steps, weights, given were", edit="""
+        check="the_files_hold_what_was_saved", says="they have the entries rank, slow, step, steps, weights, given were", edit="""
         -        torch.save(state, final.with_suffix(".tmp"))
         +        torch.save({"step": step, **state}, final.with_suffix(".tmp"))
     """),
     WrongAnswer(
         "makes_float32", "saves every tensor of real numbers as float32",
-        check="they_hold_what_was_saved", says="but not the given values or types", look="what is given to torch.save", edit="""
+        check="the_files_hold_what_was_saved", says="but not the given values or types", look="what is given to torch.save", edit="""
         -        torch.save(state, final.with_suffix(".tmp"))
         +        smaller = {k: v.float() if torch.is_tensor(v) and v.is_floating_point() else v for k, v in state.items()}
         +        torch.save(smaller, final.with_suffix(".tmp"))
@@ -147,7 +147,7 @@ ANSWERS = (
     """),
     RightAnswer(
         "reads_who_wrote",
-        "names nothing by the step; a broadcast is the wait; the check tells by the content who wrote",
+        "random names of files; a broadcast in place of the barrier; the check reads in the files which rank wrote them",
         text="""
         import os
         import uuid
