@@ -1,7 +1,8 @@
 """Inside a rank, for 09.2: a training run that stops, is killed, and finds its files damaged.
 
-A kill is the kernel's: the size that a file may have is limited, and a write beyond it ends the process, however it
-came about. Everything is seen from outside: losses, start of a resumed run, files and when they were flushed.
+In the middle of a file the kernel kills a rank: a limit on the size of files makes a write beyond it fatal, whichever
+function writes. At a rename, an audit hook kills it. The answer is judged by what it does: the losses, the step at
+which a run starts again, the files, and when they were flushed.
 """
 
 import hashlib
@@ -19,22 +20,22 @@ import torch.distributed as dist
 from torch import nn
 
 LARGE = 64 * 1024  # bytes; the weights are above, a rank's random state far below
-SLOW = 0.15  # seconds that a slow disk needs for one flush or rename
+SLOW_SECONDS = 0.15  # that a slow disk needs for one flush or rename
 
 _flushed = []  # (inode, mtime, size) of each file when it was flushed
-_slow = {"now": False, "last": 0.0}
+_disk = {"slow": False, "slow_done": 0.0}  # whether it is slow now, and when its last slow operation had ended
 
 
 def drive(train, name, *start):
-    """This rank's report of one start of the answer's `train`; `name` and `start` are what Training takes.
+    """This rank's report of one start of the answer's `train`; `name` and `start` are the arguments of Training.
 
     In the runs "nothing_whole" and "large_numbers", the answer's `save` and `load` are called one by one instead.
     """
-    if name == "nothing_whole":
-        return load_where_nothing_is_whole(Training(name, *start))
-    if name == "large_numbers":
-        return load_after_each_save(Training(name, *start))
     training = Training(name, *start)
+    if name == "nothing_whole":
+        return load_where_nothing_is_whole(training)
+    if name == "large_numbers":
+        return load_after_each_save(training)
     train(training)
     return training.report()
 
@@ -45,7 +46,7 @@ class Training:
     seed        of the initial weights and random states; each start of a run has another: what is not loaded differs
     damage      "truncated", "flipped", "foreign": what happened to the folder since the last start
     kill        ("byte", step): rank 0 dies in the middle of the file while saving `step`
-                ("rename", step): rank 0 dies before the second rename from there on
+                ("rename", step): rank 0 dies before the second rename after it began to save `step`
     slow        the step whose save meets a slow disk
     """
 
@@ -56,7 +57,7 @@ class Training:
         self.path = Path.cwd().parents[1] / f"kept_{answer}" / name  # outlives the job
         self.folder = str(self.path)
         self.losses, self.states, self.start, self.saving = {}, {}, None, None
-        self.large, self.left, self.files = [], None, set()
+        self.large_files, self.slow_save_returned, self.files = [], None, set()
         torch.manual_seed(seed)
         self.model = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Dropout(0.5), nn.Linear(256, 64))
         self.optimizer = Momentum(self.model.parameters(), {"lr": 0.01})
@@ -70,8 +71,8 @@ class Training:
         dist.barrier()
 
     def step(self, number):
-        """Update number `number`: this rank's data and dropout, the mean of the gradients. Returns the loss."""
-        self._saved()
+        """Step `number`, with this rank's data and dropout and the mean of the gradients. Returns the loss."""
+        self._after_save()
         if self.start is None:
             self.start = number
             self._note({"start": number})
@@ -87,45 +88,45 @@ class Training:
             p.grad.copy_(gradient.view_as(p) / dist.get_world_size())
         self.optimizer.step()
         self.losses[number] = loss.item()
-        self._prepare_save(number + 1)
+        self._before_save(number + 1)
         return loss.item()
 
     def report(self):
         """Losses, states, files and flushes of this rank."""
-        self._saved()
+        self._after_save()
         return {
             "start": self.start,
             "losses": {str(n): loss for n, loss in self.losses.items()},
             "states": {str(n): state for n, state in self.states.items()},
-            "large": [list(file) for file in self.large],
+            "large_files": [list(file) for file in self.large_files],
             "flushed": [list(file) for file in _flushed],
-            "left_slow_save": self.left,
-            "disk_done": _slow["last"],
+            "slow_save_returned": self.slow_save_returned,
+            "disk_done": _disk["slow_done"],
             "history": self._history(),
             "code_was_run": (self.path.parent / "code_was_run").exists(),
         }
 
     # ---- watching the saves --------------------------------------------------------------------------------------
 
-    def _prepare_save(self, number):
+    def _before_save(self, number):
         """Between a step and the save of `number`: note the files that are there, and arm the kill or the slow disk."""
         self.saving, self.files = number, _listing(self.path)
         self._note({"saving": number})
-        _slow["now"] = number == self.slow
+        _disk["slow"] = number == self.slow
         if self.kill and self.rank == 0 and number == self.kill[1]:
             if self.kill[0] == "byte":
                 _kill_beyond(self._history()[-2]["bytes"] // 2)  # [-1] is "saving", [-2] the last "saved"
             else:
                 _kill_before_second_rename(self.path)
 
-    def _saved(self):
-        """After a save: note the files that it made, and when it returned if it met the slow disk."""
+    def _after_save(self):
+        """After a save: note the files that it made, and when it returned if the disk was slow."""
         if self.saving is None:
             return
-        if _slow["now"]:
-            self.left, _slow["now"] = time.monotonic(), False
+        if _disk["slow"]:
+            self.slow_save_returned, _disk["slow"] = time.monotonic(), False
         new = [file for file in _listing(self.path) if file[1:] not in {old[1:] for old in self.files}]
-        self.large += [file for file in new if file[3] > LARGE]
+        self.large_files += [file for file in new if file[3] > LARGE]
         largest = max(new, key=lambda file: file[3], default=("", 0, 0, 0))
         self._note({"saved": self.saving, "file": largest[0], "bytes": largest[3]})
         self.saving = None
@@ -185,7 +186,7 @@ def load_where_nothing_is_whole(training):
     answer, loads = sys.modules["answer"], []
     model, optimizer = training.model, training.optimizer
 
-    def look(scenario):
+    def try_load(scenario):
         dist.barrier()  # rank 0 has prepared the folder
         initial = training._digests()
         step = answer.load(training.folder, model, optimizer)
@@ -193,21 +194,20 @@ def load_where_nothing_is_whole(training):
         loads.append([scenario, step, changed])
         dist.barrier()
 
-    look("the folder was empty")
-    _update(model, optimizer)
+    try_load("the folder was empty")
+    _step(model, optimizer)
     answer.save(training.folder, 1, model, optimizer)
     dist.barrier()
-    _update(model, optimizer)  # what was saved is now something else
+    _step(model, optimizer)  # now the states differ from those in the checkpoint
     large = [training.path / file[0] for file in _listing(training.path) if file[3] > LARGE]
     whole = {path: path.read_bytes() for path in large}
-    damages = {f"at {eighth}/8 of the only checkpoint one bit was wrong": eighth for eighth in range(1, 8)}
-    for scenario, eighth in damages.items():
+    for eighth in range(1, 8):
         if training.rank == 0:
             for path, content in whole.items():
-                wrong = bytearray(content)
-                wrong[len(content) * eighth // 8] ^= 64
-                path.write_bytes(wrong)
-        look(scenario)
+                damaged = bytearray(content)
+                damaged[len(content) * eighth // 8] ^= 64
+                path.write_bytes(damaged)
+        try_load(f"at {eighth}/8 of the only checkpoint one bit was wrong")
     return loads
 
 
@@ -215,7 +215,7 @@ def load_after_each_save(training):
     """[step that was saved, step that `load` then returned] at steps where the number gets one more digit."""
     answer, loads = sys.modules["answer"], []
     for step in (99, 100, 999, 1000):
-        _update(training.model, training.optimizer)
+        _step(training.model, training.optimizer)
         answer.save(training.folder, step, training.model, training.optimizer)
         dist.barrier()
         loads.append([step, answer.load(training.folder, training.model, training.optimizer)])
@@ -223,8 +223,8 @@ def load_after_each_save(training):
     return loads
 
 
-def _update(model, optimizer):
-    """One update with made-up gradients, equal on all ranks."""
+def _step(model, optimizer):
+    """One step with made-up gradients, equal on all ranks."""
     for p in model.parameters():
         p.grad = p.detach().sign()
     optimizer.step()
@@ -279,12 +279,13 @@ def _listing(folder):
 
 
 def _kill_beyond(size):
-    """From now on a write that makes a file larger than `size` bytes kills this process, after writing up to there."""
+    """From now on a write kills this process if a file would exceed `size` bytes or 32 KiB, whichever is more."""
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_FSIZE, (max(size, 32 * 1024), resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
 def _kill_before_second_rename(folder):
+    """From now on this process is killed before the second rename of a file in `folder`."""
     renames = []
 
     def hook(event, arguments):
@@ -296,23 +297,23 @@ def _kill_before_second_rename(folder):
     sys.addaudithook(hook)
 
 
-def _noted(flush):
-    """An os.fsync or os.fdatasync that remembers which file was flushed, and in which state."""
+def _recorded(flush):
+    """os.fsync or os.fdatasync, but each flush is recorded in _flushed."""
 
-    def noted(file):
+    def recorded(file):
         result = flush(file)
         status = os.fstat(file if isinstance(file, int) else file.fileno())
         _flushed.append((status.st_ino, status.st_mtime_ns, status.st_size))
         _wait_for_disk()
         return result
 
-    return noted
+    return recorded
 
 
 def _wait_for_disk():
-    if _slow["now"]:
-        time.sleep(SLOW)
-        _slow["last"] = time.monotonic()
+    if _disk["slow"]:
+        time.sleep(SLOW_SECONDS)
+        _disk["slow_done"] = time.monotonic()
 
 
 def _slow_renames(event, arguments):
@@ -320,14 +321,14 @@ def _slow_renames(event, arguments):
         _wait_for_disk()
 
 
-def _listen():
-    """From now on flushes are noted and may be slow, also where the answer says `from os import fsync`."""
+def _watch_disk():
+    """From now on flushes are recorded, also those by `from os import fsync`, and flushes and renames may be slow."""
     for name in ("fsync", "fdatasync"):
-        original, noted = getattr(os, name), _noted(getattr(os, name))
-        setattr(os, name, noted)
+        original, recorded = getattr(os, name), _recorded(getattr(os, name))
+        setattr(os, name, recorded)
         names = vars(sys.modules["answer"])
-        names.update({n: noted for n, value in names.items() if value is original})
+        names.update({n: recorded for n, value in names.items() if value is original})
     sys.addaudithook(_slow_renames)
 
 
-_listen()
+_watch_disk()

@@ -4,7 +4,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "applies_then_verifies", "puts the state back before it looks whether it is whole",
+        "applies_then_verifies", "loads the state before it verifies that the checkpoint is whole",
         check="without_a_whole_one_nothing_changes",
         says="one bit was wrong: `load` returned 0 on rank 0 and changed the weights", edit="""
                  state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
@@ -59,12 +59,12 @@ ANSWERS = (
     """),
     WrongAnswer(
         "no_barrier", "the other ranks do not wait for rank 0",
-        check="every_rank_waits_until_it_is_there", says="before rank 0 had it on the disk", edit="""
+        check="every_rank_waits_for_the_checkpoint", says="before rank 0 had it on the disk", edit="""
         -    dist.barrier()  # whoever returns finds it there
     """),
     WrongAnswer(
-        "no_checksum", "takes what torch.load can read for whole",
-        check="damage_is_passed_over", says="one bit of the checkpoint of step 13 wrong: rank 0", edit="""
+        "no_checksum", "regards every file that torch.load can read as whole",
+        check="damaged_files_are_passed_over", says="one bit of the checkpoint of step 13 wrong: rank 0", edit="""
         -            file.write(hashlib.sha256(data).digest() + data)
         +            file.write(data)
         @@
@@ -89,13 +89,13 @@ ANSWERS = (
         -        torch.set_rng_state(state["random_states"][dist.get_rank()])
     """),
     WrongAnswer(
-        "not_flushed", "closes the file and renames it: the bytes may still be on their way",
-        check="it_is_on_the_disk", says="had not been flushed to the disk", edit="""
+        "not_flushed", "closes the file and renames it without fsync: the bytes may not be on the disk yet",
+        check="saved_files_are_flushed", says="had not been flushed to the disk", edit="""
         -            os.fsync(file.fileno())
     """),
     WrongAnswer(
         "one_file", "keeps one checkpoint under one name",
-        check="damage_is_passed_over",
+        check="damaged_files_are_passed_over",
         says="began at step 0; the newest whole checkpoint is that of step 11", edit="""
         -        final = Path(folder) / f"step_{step:06d}.pt"
         +        final = Path(folder) / "ckpt.pt"
@@ -137,7 +137,7 @@ ANSWERS = (
         +        with open(temporary, "xb") as file:
     """),
     WrongAnswer(
-        "trusts_the_newest", "has no way back when the newest cannot be read",
+        "trusts_the_newest", "raises if the newest checkpoint cannot be read",
         state="crashed", check="raises", says="raised RuntimeError", edit="""
         -            file.write(hashlib.sha256(data).digest() + data)
         +            file.write(data)
