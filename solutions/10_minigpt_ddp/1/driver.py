@@ -1,12 +1,16 @@
-"""Inside a rank, for 10.1: a clock that goes as fast as the question wants, and gradients that count the steps."""
+"""Inside a rank, for 10.1: call the learner's functions; a clock goes on by a fixed time with each gradient."""
 
 import torch
 import torch.distributed as dist
 
 
-def drive(function, what, *arguments):
-    """`what` is "train", with (start, pace) of each rank's clock and the limit, or "rates", with each rank's list."""
-    if what == "rates":
+def drive(function, name, *arguments):
+    """The result of the learner's function.
+
+    name="train"   `train`; arguments: (start, pace) of each rank's clock, and the limit
+    name="rates"   `first_difference`; argument: the learning rates of each rank
+    """
+    if name == "rates":
         [rates] = arguments
         return function(rates[dist.get_rank()])
     clocks, limit = arguments

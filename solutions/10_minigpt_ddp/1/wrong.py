@@ -94,7 +94,7 @@ ANSWERS = (
         +        weights -= rates[-1] * gradient
     """),
     WrongAnswer(
-        "tells_only_the_end", "rank 0 broadcasts nothing but the end, when it comes",
+        "tells_only_the_end", "rank 0 broadcasts that the time is over, and no other rank takes part",
         check="does not end", says="rank 0 was in broadcast", on="unrepaired", edit="""
         -    while (seconds := clock()) < limit:
         +    over = torch.zeros(1)
@@ -117,7 +117,7 @@ ANSWERS = (
         +    while (seconds := clock()) < limit:
     """),
     WrongAnswer(
-        "whoever_is_first", "ends when the first clock is over",
+        "whoever_is_first", "all ranks stop when the first clock reaches the limit",
         check="the_ranks_stop_after_the_same_step", says="rank 0's clock allows", text="""
         import torch
         import torch.distributed as dist
