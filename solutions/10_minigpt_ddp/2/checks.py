@@ -9,14 +9,14 @@ import torch
 
 from ddp_course.grader.vocabulary import Call, Job, Mistake, Wrong, check, driver_job, expect, number, recognised
 
-from .driver import some_window
+from .driver import CONTEXT, some_window
 
 TRAIN, DETECTOR = "train", "not_the_same_run"
-CONTEXT, UPDATES, RATE = 8, 5, 0.1
-WHOSE = "which micro-batches, and whose, are in the number that is called the loss"
-WARM = 2  # updates after which DDP has sent all that it sends at the start
+UPDATES, LEARNING_RATE = 5, 0.1
+LOOK_AT_LOSS = "which micro-batches, and of which ranks, are in the number that is called the loss"
+FIRST_UPDATES = 2  # after which DDP has sent all that it sends at the start of a run
 PLANS = {"192 tokens, micro-batches of 2": (192, 2), "192 tokens, micro-batches of 1": (192, 1)}
-SHORT = f"192 tokens, micro-batches of 1, {WARM} updates"
+SHORT_RUN = f"192 tokens, micro-batches of 1, {FIRST_UPDATES} updates"
 UNFIT = {  # tokens per update, micro-batch size: the nearest that fit depend on the world size
     "200 tokens, micro-batches of 2": (200, 2),
     "90 tokens, micro-batches of 1": (90, 1),
@@ -25,41 +25,43 @@ UNFIT = {  # tokens per update, micro-batch size: the nearest that fit depend on
 }
 
 
-def trained(world):
-    plans = {scenario: (*plan, UPDATES) for scenario, plan in {**PLANS, **UNFIT}.items()} | {SHORT: (192, 1, WARM)}
-    return driver_job(world, TRAIN, plans, seconds=6.0)  # each rank loads what DDP needs
+def train_job(world):
+    calls = {scenario: (*plan, UPDATES) for scenario, plan in {**PLANS, **UNFIT}.items()}
+    calls[SHORT_RUN] = (192, 1, FIRST_UPDATES)
+    return driver_job(world, TRAIN, calls, seconds=6.0)  # if the answer uses DDP, each rank loads torch._dynamo
 
 
 def one_process(tokens_per_update, counted=None):
-    """The losses and the weights of one process on whole updates. counted: the windows in the loss, if not all."""
+    """The losses and final weights of one process on whole updates. counted: the windows in the loss, if not all."""
     weights, losses = torch.zeros(3, dtype=torch.float64), []
     for update in range(UPDATES):
         windows = range(tokens_per_update // CONTEXT)
-        inputs, targets = joined(update, windows)
-        own_inputs, own_targets = joined(update, windows if counted is None else counted)
-        losses.append(((own_inputs @ weights - own_targets) ** 2).mean().item())
-        weights = weights - RATE * 2 * (inputs * (inputs @ weights - targets)[:, None]).mean(0)
+        inputs, targets = global_batch(update, windows)
+        counted_inputs, counted_targets = global_batch(update, windows if counted is None else counted)
+        losses.append(((counted_inputs @ weights - counted_targets) ** 2).mean().item())
+        weights = weights - LEARNING_RATE * 2 * (inputs * (inputs @ weights - targets)[:, None]).mean(0)
     return losses, weights
 
 
-def joined(update, windows):
+def global_batch(update, windows):
+    """Inputs and targets of these windows, concatenated."""
     return [torch.cat(part) for part in zip(*(some_window(update, number) for number in windows), strict=True)]
 
 
-def of_one_micro_batch(world, tokens_per_update, micro_batch_size, rank=0, all_of_it=False):
-    """The loss that the given script prints: of this rank's last micro-batch; or of all of this rank's."""
-    steps = tokens_per_update // (world * micro_batch_size * CONTEXT)
-    starts = [(micro * world + rank) * micro_batch_size for micro in range(0 if all_of_it else steps - 1, steps)]
+def losses_of_rank(world, tokens_per_update, micro_batch_size, rank=0, only_last=True):
+    """The losses over a rank's last micro-batch, as in the given script; or over all of its micro-batches."""
+    micro_batches = range(tokens_per_update // (world * micro_batch_size * CONTEXT))
+    starts = [(micro * world + rank) * micro_batch_size for micro in micro_batches[-1 if only_last else 0 :]]
     return one_process(tokens_per_update, [start + i for start in starts for i in range(micro_batch_size)])[0]
 
 
 ONE = one_process(192)[0]
-NUDGED = [loss * (1 + 1e-12) for loss in ONE]  # what another order of adding does
-CURVES = {  # scenario: ({world size: losses}, those that are another run)
+ROUNDED = [loss * (1 + 1e-12) for loss in ONE]  # as by another order of summation
+CURVES = {  # scenario: ({world size: losses}, the world sizes whose losses are not those of one process)
     "equal": ({1: ONE, 2: ONE, 4: ONE}, []),
-    "equal but for rounding": ({1: ONE, 2: NUDGED, 4: NUDGED}, []),
-    "the given script": ({n: of_one_micro_batch(n, 192, 2) for n in (1, 2, 4)} | {1: ONE}, [2, 4]),
-    "the given script, rank 1's losses": ({1: ONE, 2: of_one_micro_batch(2, 192, 2, 1)}, [2]),
+    "equal but for rounding": ({1: ONE, 2: ROUNDED, 4: ROUNDED}, []),
+    "the given script": ({1: ONE} | {world: losses_of_rank(world, 192, 2) for world in (2, 4)}, [2, 4]),
+    "the given script, rank 1's losses": ({1: ONE, 2: losses_of_rank(2, 192, 2, rank=1)}, [2]),
     "the last loss is off by 0.1 %": ({1: ONE, 2: ONE, 4: [*ONE[:-1], ONE[-1] * 1.001]}, [4]),
     "one loss is NaN": ({1: ONE, 2: [*ONE[:2], math.nan, *ONE[3:]], 4: ONE}, [2]),
     "a run that ended early": ({1: ONE, 2: ONE[:3], 4: ONE}, [2]),
@@ -67,7 +69,7 @@ CURVES = {  # scenario: ({world size: losses}, those that are another run)
     "tiny losses, twice as large": ({1: [1e-9, 2e-9], 2: [2e-9, 4e-9]}, [2]),
     "large losses, equal but for rounding": ({1: [3e8, 2e8], 8: [3e8 + 1e-5, 2e8]}, []),
     "in another order of sizes": ({4: [1.0, 0.5], 2: [*ONE, 0.5], 1: ONE}, [2, 4]),
-    "one process alone": ({1: ONE}, []),
+    "one process only": ({1: ONE}, []),
     "losses equal to seven digits": ({1: [0.5, 3e-4], 2: [0.5 + 4e-8, 3e-4 + 2e-11]}, []),
     "losses of 1e-15, three times as large": ({1: [1e-15, 2e-15], 2: [3e-15, 6e-15]}, [2]),
     "losses of 1e12, equal to seven digits": ({1: [1e12, 2e12], 2: [1e12 + 9e4, 2e12]}, []),
@@ -76,7 +78,7 @@ CURVES = {  # scenario: ({world size: losses}, those that are another run)
     "the last loss is off by 0.005 %": ({1: ONE, 2: [*ONE[:-1], ONE[-1] * 1.00005]}, [2]),
     "the last loss is off by 0.002 %": ({1: ONE, 2: [*ONE[:-1], ONE[-1] * 1.00002]}, [2]),
 }
-REPAIRED = [trained(2), trained(4), trained(3), trained(1)]
+REPAIRED = [train_job(2), train_job(4), train_job(3), train_job(1)]
 DETECT = Job(1, DETECTOR, tuple(Call([(curves,)], scenario) for scenario, (curves, _) in CURVES.items()))
 JOBS = [*REPAIRED, DETECT]
 
@@ -91,7 +93,7 @@ def what_does_not_divide_is_refused(case, rank, result):
         expect(
             not refusal,
             f"rank {rank} refused {tokens} tokens: {refusal!r}; they do divide",
-            "by what the tokens of an update have to divide",
+            "the number of which the tokens of an update have to be a multiple",
         )
         return
     expect(
@@ -101,7 +103,7 @@ def what_does_not_divide_is_refused(case, rank, result):
         if max(fits) > tokens > min(fits)
         else "how many micro-batches fit into this update, and a ValueError where there is none",
     )
-    used = micro_batch_size * CONTEXT * case.world * len(steps_read(result, micro_batch_size))
+    used = CONTEXT * case.world * sum(update == 0 for update, _ in result["read"])
     expect(
         refusal is not None,
         f"{tokens} tokens do not divide by {case.world} x {micro_batch_size} x {CONTEXT}, and rank {rank} raised no "
@@ -136,7 +138,7 @@ def the_loss_is_that_of_the_update(case, rank, result):
     )
     for update, (loss, right) in enumerate(zip(map(number, losses), one_process(tokens)[0], strict=True)):
         if not math.isclose(loss, right, rel_tol=1e-9):
-            words, look_at = recognised(loss, mistakes(case, rank, update), WHOSE)
+            words, look_at = recognised(loss, mistakes(case, rank, update), LOOK_AT_LOSS)
             raise Wrong(
                 f"the loss of update {update} is {loss:.6f} on rank {rank}{words}; of all {tokens} tokens it is "
                 f"{right:.6f}",
@@ -171,15 +173,16 @@ def the_windows_are_shared(case):
 
 
 @check("two collectives an update at most", REPAIRED)
-def little_is_sent(cases):
-    [start] = [case for case in cases if case.scenario == SHORT]  # what begins the run is not counted
+def few_collectives(cases):
+    [short_run] = [case for case in cases if case.scenario == SHORT_RUN]
+    last_updates = UPDATES - FIRST_UPDATES
     for case in cases:
         for rank, operations in enumerate(case.operations if case.scenario in PLANS else ()):
-            counted = operations[len(start.operations[rank]) :]
+            counted = operations[len(short_run.operations[rank]) :]  # those of the last updates
             names = ", ".join(dict.fromkeys(operation.op for operation in counted))
             expect(
-                len(counted) <= 2 * (UPDATES - WARM),
-                f"{case.where}rank {rank} called {len(counted)} collectives ({names}) in its last {UPDATES - WARM} "
+                len(counted) <= 2 * last_updates,
+                f"{case.where}rank {rank} called {len(counted)} collectives ({names}) in its last {last_updates} "
                 "updates; two an update are enough",
                 "what each of them is for: only the gradients and the loss are needed, and once an update",
             )
@@ -192,15 +195,15 @@ def little_is_sent(cases):
 )
 def the_detector_tells_runs_apart(case):
     [result], (curves, right) = case.results, CURVES[case.scenario]
-    sizes = result if isinstance(result, list) else []
+    is_list = isinstance(result, list)
     look_at = "what it takes for a difference: sums in another order differ in their last digits, relative to size"
-    if isinstance(result, list) and sorted(result, key=str) == sorted(right, key=str):
+    if is_list and sorted(result, key=str) == sorted(right, key=str):
         look_at = "the order of the list: the smallest world size comes first"
-    elif isinstance(result, list) and any(size not in sizes for size in right):
+    elif is_list and any(size not in result for size in right):
         look_at = "what it overlooks: a NaN compares as unequal to everything, zip ends with the shorter list, and a "
-        look_at += "limit that does not follow each loss means nothing for a tiny one"
+        look_at += "limit that is not relative to each loss means nothing for a tiny one"
     expect(
-        isinstance(result, list) and list(map(number, result)) == right,
+        is_list and list(map(number, result)) == right,
         f"{DETECTOR} returned {result!r}, not {right!r} ({curves})",
         look_at,
     )
@@ -208,24 +211,20 @@ def the_detector_tells_runs_apart(case):
 
 def nearest(tokens, unit):
     """The multiples of `unit` that are nearest to `tokens`: below, unless that is 0, and above; or itself."""
-    steps, rest = divmod(tokens, unit)
-    return [n * unit for n in (steps, steps + 1) if n] if rest else [tokens]
-
-
-def steps_read(result, micro_batch_size):
-    """The micro-batches that a rank took in update 0."""
-    return [window for update, window in result["read"] if update == 0][::micro_batch_size]
+    count, rest = divmod(tokens, unit)
+    return [n * unit for n in (count, count + 1) if n] if rest else [tokens]
 
 
 def mistakes(case, rank, update):
     """Mistakes that explain a wrong loss."""
     tokens, micro_batch_size, _ = case.args[0]
-    last, own = (of_one_micro_batch(case.world, tokens, micro_batch_size, rank, every) for every in (False, True))
-    yield Mistake("that of its own last micro-batch", last[update], WHOSE)
-    yield Mistake("that of its own micro-batches", own[update], WHOSE)
-    for count, what in ((case.world, "ranks"), (tokens // (case.world * micro_batch_size * CONTEXT), "micro-batches")):
+    for words, only_last in (("that of its own last micro-batch", True), ("that of its own micro-batches", False)):
+        losses = losses_of_rank(case.world, tokens, micro_batch_size, rank, only_last)
+        yield Mistake(words, losses[update], LOOK_AT_LOSS)
+    right = one_process(tokens)[0][update]
+    micro_batches = tokens // (case.world * micro_batch_size * CONTEXT)
+    for count, parts in ((case.world, "ranks"), (micro_batches, "micro-batches")):
         if count > 1:
-            right = one_process(tokens)[0][update]
-            look = f"by what the sum over all {what} is divided, and how often"
+            look = f"by what the sum over all {parts} is divided, and how often"
             yield Mistake(f"{count} times too large", right * count, look)
             yield Mistake(f"divided by {count} once too often", right / count, look)

@@ -1,4 +1,4 @@
-"""Inside a rank, for 10.2: windows that count how often they are read, and the ValueError as a result."""
+"""Inside a rank, for 10.2: call the learner's `train`, and note which windows it reads and the error that it raises."""
 
 import torch
 import torch.distributed as dist
@@ -7,10 +7,13 @@ CONTEXT = 8
 
 
 def drive(function, tokens_per_update, micro_batch_size, updates):
-    """The result of `train`, or the text of its ValueError; and the windows that this rank had read.
+    """The report on a call of the learner's `train` on this rank.
 
-    `raised` is another error, where the update does not divide: there it belongs to the answer. Anywhere else it goes
-    its way, so that the learner is told the line.
+    result    what it returned
+    refusal   the text of its ValueError
+    raised    another error, if the update does not divide. If it does, the error is raised again, and the grader tells
+              the learner its line.
+    read      [update, number] of each window that it read
     """
     read, result, refusal, raised = [], None, None, None
 
@@ -31,7 +34,7 @@ def drive(function, tokens_per_update, micro_batch_size, updates):
 
 
 def some_window(update, number):
-    """Windows differ: each is noisier than the one before it."""
+    """Inputs and targets of a window. The noise in the targets grows with `number`, so that losses differ by window."""
     generator = torch.Generator().manual_seed(7919 * update + 13 * number + 1)
     inputs, noise = torch.randn(2, CONTEXT, 3, generator=generator, dtype=torch.float64)
     return inputs, inputs @ torch.tensor([2.0, -1.0, 0.5], dtype=torch.float64) + 0.2 * (number + 1) * noise[:, 0]

@@ -16,8 +16,8 @@ ANSWERS = (
         +        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=4e-5) for x, y in zip(a, b, strict=True))
     """),
     WrongAnswer(
-        "three_collectives", "meets the others in a barrier after every update",
-        check="little_is_sent", says="called 9 collectives (all_reduce, barrier) in its last 3 updates",
+        "three_collectives", "calls a barrier after every update",
+        check="few_collectives", says="called 9 collectives (all_reduce, barrier) in its last 3 updates",
         look="what each of them is for", edit="""
                  weights.grad = None
         +        dist.barrier()
@@ -86,7 +86,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "says_every_loss", "all-reduces the loss of every micro-batch",
-        check="little_is_sent", says="called", on="own_loss",
+        check="few_collectives", says="called", on="own_loss",
         edit="""
         -            total += loss.detach()
         +            own_loss = loss.detach().clone()
