@@ -8,7 +8,7 @@ from ddp_course.grader.vocabulary import Mistake, Wrong, check, driver_job, expe
 
 TRAIN, DETECTOR = "train", "first_difference"
 MANY_DIGITS = "a limit of 40 seconds, and clocks with many digits"
-CLOCKS = {  # by rank: (seconds at the start, seconds for each step); the time limit is 1 second, or 40
+CLOCKS = {  # by rank: (seconds at the start, seconds for each step). The time limit is 1 s, for MANY_DIGITS 40 s
     "equal clocks": [(0.0, 0.11)] * 4,
     "rank 0's clock is ahead": [(0.08, 0.11), (0.0, 0.11), (0.0, 0.11), (0.04, 0.11)],
     "rank 0's clock is behind": [(0.0, 0.1), (0.17, 0.1), (0.31, 0.1), (0.4, 0.1)],
