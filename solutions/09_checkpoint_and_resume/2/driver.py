@@ -149,6 +149,7 @@ class Training:
         return {name: _digest(tensors) for name, tensors in parts.items()}
 
     def _newest_file(self):
+        """The largest file that the last save made; a path where no file is, if no save made any."""
         saved = [entry for entry in self._history() if entry.get("file")]
         return self.path / saved[-1]["file"] if saved else self.path / "nothing"
 
