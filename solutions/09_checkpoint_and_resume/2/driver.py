@@ -280,7 +280,7 @@ def _listing(folder):
 
 
 def _kill_beyond(size):
-    """From now on a write kills this process if a file would exceed `size` bytes or 32 KiB, whichever is more."""
+    """From now on a write beyond the first `size` bytes of a file, or 32 KiB if that is more, kills this process."""
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_FSIZE, (max(size, 32 * 1024), resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
