@@ -155,9 +155,9 @@ def expect_bit_exact_resume(records, first_steps, look_at):
 def expect_equal_losses(scenario, by_scenario):
     """Raise Wrong unless every loss of a start is, to the last bit, that of UNINTERRUPTED on the same rank."""
     starts, uninterrupted = by_scenario[scenario], by_scenario[UNINTERRUPTED.scenario]
-    for step in sorted(starts[0]["losses"], key=int):
+    for step in sorted(starts[0]["losses"]):
         for rank, (report, right) in enumerate(zip(starts, uninterrupted, strict=True)):
-            loss, right_loss, start = report["losses"].get(step), right["losses"][step], str(report["start"])
+            loss, right_loss, start = report["losses"].get(step), right["losses"][step], report["start"]
             if loss != right_loss:
                 different = [
                     words

@@ -96,10 +96,10 @@ class Training:
         self._after_save()
         return {
             "start": self.start,
-            "losses": {str(n): loss for n, loss in self.losses.items()},
-            "states": {str(n): state for n, state in self.states.items()},
-            "large_files": [list(file) for file in self.large_files],
-            "flushed": [list(file) for file in _flushed],
+            "losses": self.losses,
+            "states": self.states,
+            "large_files": self.large_files,
+            "flushed": _flushed,
             "slow_save_returned": self.slow_save_returned,
             "disk_done": _disk["slow_done"],
             "history": self._history(),
