@@ -1,18 +1,20 @@
-"""11.1: a function that reads from what the ranks of a dead job left which ranks are to blame, and which line."""
+"""11.1: a function that finds in the records of a dead job which ranks are to blame, and at which line."""
+
+from itertools import zip_longest
 
 from ddp_course.grader.vocabulary import Call, Job, check, expect
 
 FUNCTION = "blame"
 SYMPTOMS = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "Application timeout caused")
-# As gloo writes it: the symptom stands in the middle.
+# Errors as gloo raises them: a symptom is only part of the text.
 CLOSED = "RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]"
 RESET = "RuntimeError: Connection reset by peer"
 TIMED_OUT = "RuntimeError: Timed out waiting 4000ms for recv operation"
-PAIR = "RuntimeError: Application timeout caused pair closure"
+PAIR_CLOSED = "RuntimeError: Application timeout caused pair closure"
 
 
-def rank(*started, error=None, exit_code=1):
-    """started: (name, sizes, line); error: (seconds, line, text)."""
+def record(*started, error=None, exit_code=1):
+    """What a rank left. started: (name, sizes, line) of each collective; error: (seconds, line, text)."""
     return {
         "started": [list(collective) for collective in started],
         "error": error and list(error),
@@ -20,87 +22,77 @@ def rank(*started, error=None, exit_code=1):
     }
 
 
-STEP, STEP_4 = ("all_reduce", [4], 12), ("all_reduce", [4], 14)
+STEP, STEP_LINE_14 = ("all_reduce", [4], 12), ("all_reduce", [4], 14)
 METRIC, END, HALF = ("all_reduce", [1], 15), ("barrier", [], 17), ("all_reduce", [2], 12)
-MADE_UP = [
-    ("all ended well", [rank(STEP, END, exit_code=0), rank(STEP, END, exit_code=0)]),
-    ("no rank started anything", [rank(exit_code=0), rank(exit_code=0)]),
-    ("one rank, which ended well", [rank(STEP, exit_code=0)]),
-    (
-        "a metric on rank 0 only, which timed out",
-        [rank(STEP, STEP, METRIC, error=(9.5, 15, TIMED_OUT)), rank(STEP, STEP, exit_code=-15)],
-    ),
-    ("a metric on rank 1 only", [rank(STEP, exit_code=-15), rank(STEP, METRIC, error=(8.0, 15, TIMED_OUT))]),
-    (
-        "a metric on ranks 0 and 2",
-        [
-            rank(STEP, METRIC, error=(6.0, 15, TIMED_OUT)),
-            rank(STEP, exit_code=-15),
-            rank(STEP, METRIC, error=(6.0, 15, TIMED_OUT)),
-        ],
-    ),
-    (
-        "two of three left early",
-        [rank(STEP, exit_code=0), rank(STEP, STEP, error=(4.1, 12, CLOSED)), rank(STEP, exit_code=0)],
-    ),
-    ("rank 1 was killed", [rank(STEP, STEP, error=(3.2, 12, RESET)), rank(STEP, exit_code=-9)]),
-    ("rank 0 left with exit code 0", [rank(STEP, exit_code=0), rank(STEP, STEP, error=(3.3, 12, CLOSED))]),
-    (
-        "rank 1 raised, in no line of the script, and rank 0 lost contact",
-        [rank(STEP, STEP, error=(5.2, 12, CLOSED)), rank(STEP, error=(5.1, None, "MemoryError"))],
-    ),
-    (
-        "rank 0 lost contact first, by its clock; rank 1 raised, and its exit code is 0",
-        [
-            rank(STEP, STEP, error=(5.0, 12, CLOSED)),
-            rank(STEP, error=(5.1, 11, "ValueError: a label of -1"), exit_code=0),
-        ],
-    ),
-    (
-        "two ranks raised, rank 2 first, after 0.0 seconds",
-        [
-            rank(STEP, error=(7.4, 13, "KeyError: 'loss'")),
-            rank(STEP, STEP, error=(7.5, 12, RESET)),
-            rank(STEP, error=(0.0, 11, "OSError: No space left on device")),
-        ],
-    ),
-    (
-        "an error of the user's own about a closed file",
-        [rank(STEP, STEP, error=(2.2, 12, CLOSED)), rank(STEP, error=(2.1, 19, "ValueError: I/O on closed file"))],
-    ),
-    (
-        "the last batch is smaller on rank 1",
-        [rank(STEP, STEP, error=(2.0, 12, CLOSED)), rank(STEP, HALF, exit_code=-6)],
-    ),
-    (
-        "rank 0 is in a barrier, ranks 1 and 2 in a step",
-        [
-            rank(STEP, END, error=(5.0, 17, TIMED_OUT)),
-            rank(STEP, STEP, error=(5.0, 12, TIMED_OUT)),
-            rank(STEP, STEP_4, error=(5.0, 14, PAIR)),
-        ],
-    ),
-    (
-        "the same collective from two lines is the same",
-        [rank(STEP, STEP_4, END, error=(5.0, 17, TIMED_OUT)), rank(STEP_4, STEP, exit_code=-15)],
-    ),
-    (
-        "they part twice, and the first time counts",
-        [rank(STEP, METRIC, STEP, END, error=(5.0, 17, TIMED_OUT)), rank(STEP, STEP, STEP, STEP, exit_code=-15)],
-    ),
-    (
-        "they part, and later rank 1 is short",
-        [rank(STEP, HALF, STEP, error=(5.0, 12, PAIR)), rank(STEP, STEP, exit_code=-15)],
-    ),
-    (
-        "rank 2 lacks what 0 and 1 do not agree about",
-        [rank(STEP, HALF, error=(5.0, 12, PAIR)), rank(STEP, STEP_4, exit_code=-15), rank(STEP, exit_code=0)],
-    ),
-]
-JOBS = [Job(1, function=FUNCTION, calls=tuple(Call([(ranks,)], scenario) for scenario, ranks in MADE_UP))]
+RECORDS = {  # scenario: the record of each rank
+    "all ended well": [record(STEP, END, exit_code=0), record(STEP, END, exit_code=0)],
+    "no rank started anything": [record(exit_code=0), record(exit_code=0)],
+    "one rank, which ended well": [record(STEP, exit_code=0)],
+    "a metric on rank 0 only, which timed out": [
+        record(STEP, STEP, METRIC, error=(9.5, 15, TIMED_OUT)),
+        record(STEP, STEP, exit_code=-15),
+    ],
+    "a metric on rank 1 only": [record(STEP, exit_code=-15), record(STEP, METRIC, error=(8.0, 15, TIMED_OUT))],
+    "a metric on ranks 0 and 2": [
+        record(STEP, METRIC, error=(6.0, 15, TIMED_OUT)),
+        record(STEP, exit_code=-15),
+        record(STEP, METRIC, error=(6.0, 15, TIMED_OUT)),
+    ],
+    "two of three left early": [
+        record(STEP, exit_code=0),
+        record(STEP, STEP, error=(4.1, 12, CLOSED)),
+        record(STEP, exit_code=0),
+    ],
+    "rank 1 was killed": [record(STEP, STEP, error=(3.2, 12, RESET)), record(STEP, exit_code=-9)],
+    "rank 0 left with exit code 0": [record(STEP, exit_code=0), record(STEP, STEP, error=(3.3, 12, CLOSED))],
+    "rank 1 raised, in no line of the script, and rank 0 lost contact": [
+        record(STEP, STEP, error=(5.2, 12, CLOSED)),
+        record(STEP, error=(5.1, None, "MemoryError")),
+    ],
+    "rank 0 lost contact first, by its clock; rank 1 raised, and its exit code is 0": [
+        record(STEP, STEP, error=(5.0, 12, CLOSED)),
+        record(STEP, error=(5.1, 11, "ValueError: a label of -1"), exit_code=0),
+    ],
+    "two ranks raised, rank 2 first, after 0.0 seconds": [
+        record(STEP, error=(7.4, 13, "KeyError: 'loss'")),
+        record(STEP, STEP, error=(7.5, 12, RESET)),
+        record(STEP, error=(0.0, 11, "OSError: No space left on device")),
+    ],
+    "an error of the user's own about a closed file": [
+        record(STEP, STEP, error=(2.2, 12, CLOSED)),
+        record(STEP, error=(2.1, 19, "ValueError: I/O on closed file")),
+    ],
+    "the last batch is smaller on rank 1": [
+        record(STEP, STEP, error=(2.0, 12, CLOSED)),
+        record(STEP, HALF, exit_code=-6),
+    ],
+    "rank 0 is in a barrier, ranks 1 and 2 in a step": [
+        record(STEP, END, error=(5.0, 17, TIMED_OUT)),
+        record(STEP, STEP, error=(5.0, 12, TIMED_OUT)),
+        record(STEP, STEP_LINE_14, error=(5.0, 14, PAIR_CLOSED)),
+    ],
+    "the same collective from two lines is the same": [
+        record(STEP, STEP_LINE_14, END, error=(5.0, 17, TIMED_OUT)),
+        record(STEP_LINE_14, STEP, exit_code=-15),
+    ],
+    "they differ twice, and the first time counts": [
+        record(STEP, METRIC, STEP, END, error=(5.0, 17, TIMED_OUT)),
+        record(STEP, STEP, STEP, STEP, exit_code=-15),
+    ],
+    "they differ, and later rank 1 lacks a collective": [
+        record(STEP, HALF, STEP, error=(5.0, 12, PAIR_CLOSED)),
+        record(STEP, STEP, exit_code=-15),
+    ],
+    "ranks 0 and 1 differ where rank 2 started nothing": [
+        record(STEP, HALF, error=(5.0, 12, PAIR_CLOSED)),
+        record(STEP, STEP_LINE_14, exit_code=-15),
+        record(STEP, exit_code=0),
+    ],
+}
+JOBS = [Job(1, function=FUNCTION, calls=tuple(Call([(ranks,)], scenario) for scenario, ranks in RECORDS.items()))]
 
 
-@check(f"{FUNCTION} is right about {len(MADE_UP)} jobs", begin="{scenario}: ")
+@check(f"{FUNCTION} is right about {len(RECORDS)} jobs", begin="{scenario}: ")
 def the_blame_is_right(case):
     [result], right = case.results, blame(case.args[0][0])
     expect(result == right, f"{FUNCTION} returned {result!r}, not {right!r}", lambda: look_at(result, right))
@@ -108,25 +100,25 @@ def the_blame_is_right(case):
 
 def blame(ranks):
     """The right return value of the learner's function of this name."""
-    errors = [(*rank["error"], number) for number, rank in enumerate(ranks) if rank["error"]]
-    causes = [each for each in errors if not any(symptom in each[2] for symptom in SYMPTOMS)]
+    errors = [(*record["error"], rank) for rank, record in enumerate(ranks) if record["error"]]
+    causes = [error for error in errors if not any(symptom in error[2] for symptom in SYMPTOMS)]
     if causes:
-        _, line, _, number = min(causes)
-        return {"what": "error", "ranks": [number], "line": line}
-    for index in range(max(len(rank["started"]) for rank in ranks)):
-        entries = [rank["started"][index] if index < len(rank["started"]) else None for rank in ranks]
-        missing = [number for number, entry in enumerate(entries) if entry is None]
-        if missing and len(missing) < len(ranks):
+        _, line, _, rank = min(causes)
+        return {"what": "error", "ranks": [rank], "line": line}
+    for entries in zip_longest(*(record["started"] for record in ranks)):
+        missing = [rank for rank, entry in enumerate(entries) if entry is None]
+        if missing:
             return {"what": "missing", "ranks": missing, "line": next(entry[2] for entry in entries if entry)}
-        unlike = [number for number, entry in enumerate(entries) if entry[:2] != entries[0][:2]]
+        unlike = [rank for rank, entry in enumerate(entries) if entry[:2] != entries[0][:2]]
         if unlike:
             return {"what": "unlike", "ranks": unlike, "line": entries[unlike[0]][2]}
     return None
 
 
 def look_at(result, right):
+    """Where to look if the answer returned `result` instead of `right`."""
     if right is None:
-        return "all ranks started the same, and no error is left: nobody is to blame"
+        return "all ranks started the same collectives, and all errors are symptoms: no rank is to blame"
     if result is not None and (not isinstance(result, dict) or set(result) != {"what", "ranks", "line"}):
         return "the return value: a dict with what, ranks and line, or None"
     if result is None or result["what"] != right["what"]:
@@ -136,7 +128,11 @@ def look_at(result, right):
             "unlike": "the first number at which the ranks did not start the same, sizes included",
         }[right["what"]]
     if result["ranks"] != right["ranks"]:
-        return "what the seconds say" if right["what"] == "error" else "all ranks that lack it, or are unlike rank 0"
+        return (
+            "the first error in time, by its seconds"
+            if right["what"] == "error"
+            else "all ranks that lack it, or are unlike rank 0"
+        )
     return {
         "error": "the line of that error",
         "missing": "the line in which the others started it, of the lowest rank",

@@ -4,7 +4,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "believes_every_error", "blames whoever printed an error first, as torchrun does",
+        "believes_every_error", "blames the rank of the first error, though it is a symptom, as torchrun does",
         check="the_blame_is_right", says="a metric on rank 0 only, which timed out: blame returned {'what': 'error'",
         look="the first number that one rank lacks", edit="""
         -        if log["error"] and not any(symptom in log["error"][2] for symptom in SYMPTOMS):
