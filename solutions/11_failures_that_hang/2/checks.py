@@ -1,4 +1,4 @@
-"""11.2: every rank decides by its own loss whether to save, and saving is for all: the decision made one."""
+"""11.2: each rank decides by its own loss whether to save, and saving is a collective: all ranks have to agree."""
 
 import math
 
@@ -8,12 +8,12 @@ from ddp_course.grader.vocabulary import Call, Job, check, expect
 
 from . import given as given_script
 
-NAN = math.nan
 COLLECT = "collect(epoch) stays as it is, and every rank calls it"
 
 
 def call(scenario, *losses):
-    return Call([(list(own),) for own in losses], scenario)
+    """The call of train in which each rank gets its list of `losses`."""
+    return Call([(rank_losses,) for rank_losses in losses], scenario)
 
 
 JOBS = [
@@ -25,8 +25,8 @@ JOBS = [
             call("only rank 1 gets better", [2.0, 2.0, 2.0], [3.0, 2.5, 2.25]),
             call("one gets better as the other gets worse", [2.0, 1.0, 2.0], [2.0, 3.5, 2.0]),
             call("the mean stays", [2.0, 1.0, 3.0], [2.0, 3.0, 1.0]),
-            call("rank 1 has a nan", [2.0, 1.0, 0.5], [2.0, NAN, 0.5]),
-            call("the first loss is a nan", [NAN, 2.0], [2.0, 2.0]),
+            call("rank 1 has a nan", [2.0, 1.0, 0.5], [2.0, math.nan, 0.5]),
+            call("the first loss is a nan", [math.nan, 2.0], [2.0, 2.0]),
             call("no epoch", [], []),
         ),
     ),
@@ -34,7 +34,7 @@ JOBS = [
         3,
         "train",
         (
-            call("one of three is best at first", [1.0, 1.25, 0.5], [3.0, 2.25, 2.0], [3.0, 2.0, 3.0]),
+            call("one rank of three has the best first loss", [1.0, 1.25, 0.5], [3.0, 2.25, 2.0], [3.0, 2.0, 3.0]),
             call("the lowest loss of a rank does not count", [4.0, 0.25, 4.0], [4.0, 8.0, 4.0], [4.0, 8.0, 3.0]),
         ),
     ),
@@ -54,11 +54,11 @@ JOBS = [
 @check("all ranks save after the same epochs")
 def all_ranks_save_together(case):
     epochs = [sorted(checkpoints(result)) for result in case.results]
-    who = ", ".join(f"rank {rank} after {own}" for rank, own in enumerate(epochs))
+    saves = ", ".join(f"rank {rank} after {rank_epochs}" for rank, rank_epochs in enumerate(epochs))
     expect(
-        all(own == epochs[0] for own in epochs),
-        f"the ranks do not save together: {who}",
-        "what the decision is made of",
+        all(rank_epochs == epochs[0] for rank_epochs in epochs),
+        f"the ranks do not save after the same epochs: {saves}",
+        "what each rank compares: is it the same number on all ranks?",
     )
 
 
@@ -71,7 +71,7 @@ def the_best_mean_counts(case):
         f"saved after epochs {saved}{likeness(losses, saved)}; the mean loss was the best so far after {right}",
         "what a nan on one rank makes of the mean, and what comparisons with it say, in this epoch and later"
         if any(map(math.isnan, means(losses)))
-        else "what is compared with what? The mean over the ranks, with the best mean before it",
+        else "the comparison: the mean over the ranks, with the best mean before it",
     )
 
 
@@ -87,7 +87,7 @@ def each_part_is_there(case, rank, result):
     expect(
         gathered >= len(saved),
         f"rank {rank} has {len(saved)} checkpoints with the parts of all ranks, and took part in {gathered} "
-        "all-gathers: what was handed over?",
+        "all-gathers: where do the parts of the other ranks come from?",
         COLLECT,
     )
 
@@ -98,10 +98,12 @@ def checkpoints(result):
 
 
 def means(losses):
-    return [sum(of_epoch) / len(of_epoch) for of_epoch in zip(*losses, strict=True)]
+    """The mean over the ranks, for each epoch."""
+    return [sum(epoch_losses) / len(epoch_losses) for epoch_losses in zip(*losses, strict=True)]
 
 
 def best_epochs(values):
+    """The epochs whose value is lower than all before."""
     best, epochs = math.inf, []
     for epoch, value in enumerate(values):
         if value < best:
@@ -111,13 +113,14 @@ def best_epochs(values):
 
 
 def likeness(losses, saved):
+    """The end of the message: what gives the epochs in `saved`, if it is a known mistake."""
     if nan := [epoch for epoch, mean in enumerate(means(losses)) if math.isnan(mean)]:
         return f", where the mean of epoch {nan[0]} is nan"
     if saved == best_epochs([torch.tensor(mean).item() for mean in means(losses)]):
         return ", as the means say in float32"
-    if saved == best_epochs([min(of_epoch) for of_epoch in zip(*losses, strict=True)]):
+    if saved == best_epochs([min(epoch_losses) for epoch_losses in zip(*losses, strict=True)]):
         return ", as the lowest loss of any rank says"
-    for rank, own in enumerate(losses):
-        if saved == best_epochs(own):
+    for rank, rank_losses in enumerate(losses):
+        if saved == best_epochs(rank_losses):
             return f", as the losses of rank {rank} alone say"
     return ""

@@ -4,13 +4,13 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "a_barrier_before", "lets the ranks meet before each of them decides, as before",
+        "a_barrier_before", "adds a barrier, after which each rank decides by its own loss",
         check="does not end", says="no end, and nothing moves", on="given", edit="""
                  dist.all_reduce(torch.ones(4))  # stands for an epoch of training
         +        dist.barrier()
     """),
     WrongAnswer(
-        "rank_0_decides", "broadcasts the loss of rank 0: together, by a part of the samples",
+        "rank_0_decides", "broadcasts the loss of rank 0, which covers a part of the samples",
         check="the_best_mean_counts", says="as the losses of rank 0 alone say", edit="""
         -        dist.all_reduce(mean)
         -        mean = mean.item() / dist.get_world_size()
@@ -31,7 +31,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "only_rank_0_keeps_it", "all collect, and only rank 0 remembers that it saved",
-        check="all_ranks_save_together", says="the ranks do not save together: rank 0 after [0", edit="""
+        check="all_ranks_save_together", says="the ranks do not save after the same epochs: rank 0 after [0", edit="""
         -            saved[epoch] = collect(epoch)
         +            parts = collect(epoch)
         +            if dist.get_rank() == 0:
@@ -44,13 +44,13 @@ ANSWERS = (
         +            saved[epoch] = [f"rank {dist.get_rank()} after epoch {epoch}"]
     """),
     WrongAnswer(
-        "knows_what_they_add", "writes down itself what the ranks would add, without asking them",
+        "knows_what_they_add", "makes up the other ranks' parts instead of gathering them",
         check="each_part_is_there", says="and took part in 0 all-gathers", edit="""
         -            saved[epoch] = collect(epoch)
         +            saved[epoch] = [f"rank {rank} after epoch {epoch}" for rank in range(dist.get_world_size())]
     """),
     RightAnswer(
-        "gathers_all_losses_at_once", "gathers all losses before the first epoch, and decides alone", edit="""
+        "gathers_all_losses_at_once", "gathers all losses before the first epoch; each rank computes the means", edit="""
              best, saved = math.inf, {}
         +    losses_of_all = [None] * dist.get_world_size()
         +    dist.all_gather_object(losses_of_all, losses)

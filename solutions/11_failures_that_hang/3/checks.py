@@ -1,4 +1,4 @@
-"""11.3: rank 0 does something for all, and fails, and the others wait: a failure that reaches every rank."""
+"""11.3: rank 0 calls a function for all ranks. If that fails, every rank has to raise, instead of waiting."""
 
 from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect
 
@@ -9,7 +9,7 @@ CASES = {  # scenario: what work does, with what value
     "work raises a ValueError": ("raises", "ValueError"),
     "the result is None": ("returns", None),
     "work calls sys.exit": ("raises", "no data"),
-    "the result is a pair, as an outcome is": ("returns", [None, "ValueError: no"]),
+    "the result is a pair of None and the text of an error": ("returns", [None, "ValueError: no"]),
     "work raises a KeyError": ("raises", "KeyError"),
     "work opens a file that is not there": ("raises", "FileNotFoundError"),
     "work raises an error of its own kind, with two lines of text": ("raises", "Damaged"),
@@ -50,7 +50,7 @@ def failures_arrive(case, rank, result):
     if "raised" not in result:
         raise Wrong(
             f"rank {rank} returned {result['returned']!r}, after work had failed on rank 0",
-            "what does a rank do that learns of a failure?",
+            "a rank that receives a failure has to raise, too",
         )
     raised, text = result["raised"], result["text"]
     if rank == 0:
@@ -60,7 +60,7 @@ def failures_arrive(case, rank, result):
             "`raise` in the except block, or of the error that you kept, keeps the traceback",
         )
         expect(
-            result["same"],
+            result["same_object"],
             f"rank 0 raised another {error} than work did: what the error holds besides its text, and where it was "
             "raised, is lost",
             "`raise` in the except block, or of the error that you kept: that very object",
@@ -75,11 +75,11 @@ def failures_arrive(case, rank, result):
         error in text and text_of(value) in text,
         f"rank {rank} raised {raised}: {text}; it does not say what happened on rank 0, a {error} with the text "
         f"{text_of(value)!r}",
-        "the log of rank 7 is all that somebody may have: type and text of the error belong into it",
+        "the log of rank 7 may be the only one at hand: it needs type and text of the error",
     )
 
 
 def text_of(value):
-    """The text of work's error, but for the number that stands before that of a file's."""
+    """The text of work's error; of the FileNotFoundError without the "[Errno 2]" before it."""
     texts = {"no data": value, "Damaged": TEXT, "FileNotFoundError": "No such file or directory: 'settings.json'"}
     return texts.get(value, "it is not there")

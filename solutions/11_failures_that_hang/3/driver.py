@@ -1,4 +1,4 @@
-"""Inside a rank, for 11.3: a function to be called on rank 0, which returns or raises, and what comes of it."""
+"""Inside a rank, for 11.3: call on_rank_0 with a function that returns or raises, and report the outcome."""
 
 import torch.distributed as dist
 
@@ -6,7 +6,7 @@ TEXT = "the file settings.json is damaged, and so is the copy of it made at the 
 
 
 class Damaged(Exception):
-    """An error that pickle cannot make again, as many are: it is not made of its text."""
+    """An error that cannot be unpickled, like many: its __init__ takes other arguments than its text."""
 
     def __init__(self, path, copy):
         super().__init__(TEXT.replace("settings.json", path, 1))
@@ -33,9 +33,11 @@ def drive(on_rank_0, kind, value):
 
     try:
         returned = on_rank_0(work)
-    except BaseException as error:  # also SystemExit: it is what this is about
-        same = kind == "raises" and error is errors[value]
-        return {"calls": len(calls), "raised": type(error).__name__, "text": str(error), "same": same}
+    except BaseException as error:  # on_rank_0 may raise SystemExit or KeyboardInterrupt
+        same_object = kind == "raises" and error is errors[value]
+        return {"calls": len(calls), "raised": type(error).__name__, "text": str(error), "same_object": same_object}
     finally:
-        dist.barrier()  # a broadcast need not wait: rank 0 would be calls ahead when it shows that the ranks parted
-    return {"calls": len(calls), "returned": returned if not isinstance(returned, Exception) else repr(returned)}
+        # A broadcast does not wait for its receivers. Without the barrier rank 0 could be several calls ahead when
+        # the ranks' collectives no longer match.
+        dist.barrier()
+    return {"calls": len(calls), "returned": repr(returned) if isinstance(returned, Exception) else returned}

@@ -10,7 +10,7 @@ ANSWERS = (
              result = [work() if dist.get_rank() == 0 else None]
     """),
     WrongAnswer(
-        "except_exception", "lets sys.exit pass",
+        "except_exception", "does not catch SystemExit, which sys.exit raises",
         check="does not end", says="(work calls sys.exit): no end, and nothing moves", edit="""
         -        except BaseException as raised:  # also SystemExit: the others wait for it as well
         +        except Exception as raised:
