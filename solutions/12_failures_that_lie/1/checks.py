@@ -1,4 +1,4 @@
-"""12.1: a function that reads from the record of a run which ranks went wrong first, in which step, and in what."""
+"""12.1: a function that finds in the record of a run the first step with a fault, its kind, and the odd ranks."""
 
 import hashlib
 from typing import NamedTuple
@@ -7,19 +7,19 @@ from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect
 
 FUNCTION = "diagnose"
 KINDS = ("samples", "random", "collectives", "gradient", "optimizer", "parameters")
-OWN = ("samples", "random")  # differ between the ranks of a sound run; the other kinds are equal
+PER_RANK = ("samples", "random")  # differ between the ranks of a sound run; the other kinds are equal
 BATCH = 3
 
 
 def run(steps, ranks, *faults):
     """The report of a run, report[step][rank]: sound, then changed in place by each of `faults`."""
-    report = [[_entry(step, rank, ranks) for rank in range(ranks)] for step in range(steps)]
+    report = [[_sound_record(step, rank, ranks) for rank in range(ranks)] for step in range(steps)]
     for fault in faults:
         fault(report)
     return report
 
 
-def _entry(step, rank, ranks):
+def _sound_record(step, rank, ranks):
     first = (step * ranks + rank) * BATCH
     equal = {what: _fingerprint(what, step) for what in KINDS[3:]}
     return {
@@ -30,17 +30,17 @@ def _entry(step, rank, ranks):
     }
 
 
-def _fingerprint(*what):
-    return hashlib.sha256(repr(what).encode()).hexdigest()[:8]
+def _fingerprint(*content):
+    return hashlib.sha256(repr(content).encode()).hexdigest()[:8]
 
 
-def odd(what, ranks, steps, apart=False):
-    """A fault: `ranks` have another fingerprint of `what` in `steps`; apart: each rank a different one."""
+def odd(what, ranks, steps, distinct=False):
+    """A fault: `ranks` have another fingerprint of `what` in `steps`; distinct: each of them a different one."""
 
     def fault(report):
         for step in steps:
             for rank in ranks:
-                report[step][rank][what] = _fingerprint(what, step, "odd", rank if apart else 0)
+                report[step][rank][what] = _fingerprint(what, step, "odd", rank if distinct else 0)
 
     return fault
 
@@ -54,15 +54,15 @@ def put(what, step, rank, entry):
     return fault
 
 
-def copied(what, step, rank, other, of_step=None, count=BATCH):
-    """A fault: in `step`, `rank` has the `what` of rank `other` in the same step, or in `of_step`.
+def copied(what, step, rank, source, source_step=None, count=BATCH):
+    """A fault: in `step`, `rank` has the `what` of rank `source` in the same step, or in `source_step`.
 
     Of samples only the first `count` are copied.
     """
 
     def fault(report):
-        theirs = report[step if of_step is None else of_step][other][what]
-        report[step][rank][what] = theirs[:count] + report[step][rank][what][count:] if what == "samples" else theirs
+        entry = report[step if source_step is None else source_step][source][what]
+        report[step][rank][what] = entry[:count] + report[step][rank][what][count:] if what == "samples" else entry
 
     return fault
 
@@ -82,9 +82,9 @@ SOUND = {
     "one rank, which reads a sample twice": run(3, 1, put("samples", 1, 0, [5, 5, 9])),
     "no step was made": [],
     "samples return in the next epoch": run(
-        4, 3, *(copied("samples", 3, rank, 2 - rank, of_step=0) for rank in range(3))
+        4, 3, *(copied("samples", 3, rank, 2 - rank, source_step=0) for rank in range(3))
     ),
-    "a random state returns on another rank, steps later": run(4, 3, copied("random", 3, 2, 0, of_step=0)),
+    "a random state returns on another rank, steps later": run(4, 3, copied("random", 3, 2, 0, source_step=0)),
 }
 FAULTY = {
     "a flipped bit in a weight of rank 2": FaultyRun(
@@ -93,17 +93,17 @@ FAULTY = {
     "a flipped bit in the momentum of rank 3": FaultyRun(
         2, "optimizer", [3], run(6, 4, odd("optimizer", [3], range(2, 6)), odd("parameters", [3], range(3, 6)))
     ),
-    "rank 0 is the one": FaultyRun(1, "parameters", [0], run(5, 4, odd("parameters", [0], range(1, 5)))),
+    "rank 0 is the odd one": FaultyRun(1, "parameters", [0], run(5, 4, odd("parameters", [0], range(1, 5)))),
     "two of five, each in its own way": FaultyRun(
-        2, "optimizer", [1, 4], run(4, 5, odd("optimizer", [1, 4], range(2, 4), apart=True))
+        2, "optimizer", [1, 4], run(4, 5, odd("optimizer", [1, 4], range(2, 4), distinct=True))
     ),
     "two of five, alike": FaultyRun(1, "gradient", [0, 3], run(4, 5, odd("gradient", [0, 3], range(1, 4)))),
     "two of four against two": FaultyRun(2, "parameters", [], run(4, 4, odd("parameters", [1, 2], range(2, 4)))),
-    "two agree, and two more are each alone": FaultyRun(
-        3, "parameters", [], run(4, 4, odd("parameters", [1, 2], [3], apart=True))
+    "two agree, and each of the two others differs": FaultyRun(
+        3, "parameters", [], run(4, 4, odd("parameters", [1, 2], [3], distinct=True))
     ),
     "no all-reduce took place": FaultyRun(
-        1, "gradient", [], run(4, 4, odd("gradient", [0, 1, 2, 3], range(1, 4), apart=True))
+        1, "gradient", [], run(4, 4, odd("gradient", [0, 1, 2, 3], range(1, 4), distinct=True))
     ),
     "apart for one step, and then equal again": FaultyRun(2, "parameters", [1], run(6, 3, odd("parameters", [1], [2]))),
     "rank 2 reads one sample of rank 0": FaultyRun(1, "samples", [2], run(5, 4, copied("samples", 1, 2, 0, count=1))),
@@ -164,9 +164,9 @@ def the_first_step_is_named(case):
         "the return value: a dict with step, what and ranks" if result is not None else missed(what),
     )
     if result["step"] != step:
-        look_at = "is that step wrong in anything?"
+        look_at = "is anything wrong in that step?"
         if result["step"] > step:
-            look_at = missed(what) if what in (*OWN, "collectives") else "a later step shows what followed"
+            look_at = missed(what) if what in (*PER_RANK, "collectives") else "a later step shows what followed"
         raise Wrong(f"{FUNCTION} named step {result['step']!r}, not {step}", look_at)
 
 
@@ -184,7 +184,7 @@ def the_cause_is_named(case):
 @check(f"the ranks are right in {len(FAULTY)} runs, also where nobody can say", scenarios=FAULTY, begin="{scenario}: ")
 def the_ranks_are_right(case):
     (_, what, ranks, _), named = FAULTY[case.scenario], case.results[0]["ranks"]
-    if what in OWN:
+    if what in PER_RANK:
         look_at = "each rank that has what a lower rank has is wrong, and the lower rank is not"
     elif not ranks:
         look_at = "more than half of the ranks have to agree before another one can be called wrong"

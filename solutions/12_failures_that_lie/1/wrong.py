@@ -11,7 +11,7 @@ ANSWERS = (
         +            if what == "nothing":
     """),
     WrongAnswer(
-        "remembers_random_states", "takes a random state for used up once any rank had it",
+        "remembers_random_states", "calls a random state wrong that any rank had in an earlier step",
         check="a_sound_run_is_left_alone", says="a random state returns on another rank", look="within a step", edit="""
         +    seen = set()
              for step, ranks in enumerate(report):
@@ -47,7 +47,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "believes_rank_0", "compares with rank 0",
-        check="the_ranks_are_right", says="rank 0 is the one: diagnose named the ranks [1, 2, 3], not [0]",
+        check="the_ranks_are_right", says="rank 0 is the odd one: diagnose named the ranks [1, 2, 3], not [0]",
         look="rank 0 is one of many", edit="""
         -    most = max(entries, key=entries.count)
         -    if 2 * entries.count(most) <= len(entries):
