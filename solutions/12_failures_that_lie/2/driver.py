@@ -1,4 +1,4 @@
-"""Inside a rank, for 12.2: replicas equal on all ranks, or changed on some, and what odd_ranks changes in them."""
+"""Inside a rank, for 12.2: call odd_ranks on replicas that are equal or differ, and report what it changes."""
 
 import hashlib
 
@@ -12,11 +12,11 @@ WEIGHT_OR_MOMENTUM = "a weight on one rank and the momentum on another"
 
 def drive(odd_ranks, what, ranks):
     """Make the change `what` on `ranks` and call odd_ranks. Returns its result, and the parts that it touched."""
-    steps = 0 if what == "before the first update" else 2
+    steps = 0 if what == "before the first step" else 2
     model, optimizer = trained(steps, momentum=what != "SGD without momentum")
     torch.manual_seed(1000 + dist.get_rank())
     for parameter in model.parameters():
-        parameter.grad = torch.randn(parameter.shape).to(parameter.dtype)  # of this rank's own batch
+        parameter.grad = torch.randn(parameter.shape).to(parameter.dtype)  # as if of this rank's batch
     if what == NORM:
         model.norm.running_mean += dist.get_rank()
     if what in CHANGES and dist.get_rank() in ranks:
@@ -34,7 +34,7 @@ class Model(nn.Module):
     def __init__(self):
         super().__init__()
         self.first, self.second = nn.Linear(24, 24), nn.Linear(24, 24)
-        self.turned = nn.Parameter(torch.randn(6, 24).t())  # not contiguous
+        self.transposed = nn.Parameter(torch.randn(6, 24).t())  # a view that is not contiguous
         self.coarse = nn.Parameter(torch.randn(24).bfloat16())
         self.scalar = nn.Parameter(torch.tensor(0.5, dtype=torch.float64))
         self.frozen = nn.Parameter(torch.randn(24), requires_grad=False)
@@ -45,7 +45,7 @@ class Model(nn.Module):
         self.register_buffer("running_mean", torch.linspace(1, 2, 24))  # of no BatchNorm
 
     def forward(self, x):
-        x = self.norm(self.second(torch.tanh(self.first(x)) + self.positions)) @ self.turned
+        x = self.norm(self.second(torch.tanh(self.first(x)) + self.positions)) @ self.transposed
         return (x.sum() * self.coarse.float().sum() * self.scalar.float()).square()
 
 
@@ -55,7 +55,7 @@ def trained(steps, momentum):
     model = Model()
     groups = [
         {"params": [*model.first.parameters(), *model.second.parameters()]},
-        {"params": [model.turned, model.coarse, model.scalar, *model.norm.parameters()], "lr": 0.002},
+        {"params": [model.transposed, model.coarse, model.scalar, *model.norm.parameters()], "lr": 0.002},
     ]
     optimizer = torch.optim.AdamW(groups, lr=0.001) if momentum else torch.optim.SGD(groups, lr=0.001)
     for _ in range(steps):
@@ -81,8 +81,8 @@ def fingerprints(model, optimizer):
         "the optimizer's state": [len(optimizer.state), *state],  # a defaultdict: a look-up may add an entry
         "the optimizer's settings": [part for setting in settings for part in setting],
         "the random state": [torch.get_rng_state()],
-        "the mode of a module": [torch.tensor([module.training for module in model.modules()])],
-        "what is trained": [torch.tensor([parameter.requires_grad for parameter in model.parameters()])],
+        "the training mode of a module": [torch.tensor([module.training for module in model.modules()])],
+        "a requires_grad flag": [torch.tensor([parameter.requires_grad for parameter in model.parameters()])],
     }
     return {name: [_fingerprint(tensor) for tensor in tensors] for name, tensors in parts.items()}
 
@@ -94,14 +94,14 @@ def _fingerprint(value):
     return f"{value.dtype} {hashlib.sha256(contiguous.view(torch.uint8).numpy().tobytes()).hexdigest()}"
 
 
-# ---- what is changed on one rank ------------------------------------------------------------------------------------
+# ---- changes of a model and its optimizer ---------------------------------------------------------------------------
 
 
 def flip_last_bit(tensor, index):
     """Flip the last bit of one element, in place."""
-    integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    number = tensor[index].reshape(1).view(integers) ^ 1
-    tensor[index] = number.view(tensor.dtype)[0]
+    integer_type = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    flipped = tensor[index].reshape(1).view(integer_type) ^ 1
+    tensor[index] = flipped.view(tensor.dtype)[0]
 
 
 def flip_in_state(name, index):
@@ -109,16 +109,16 @@ def flip_in_state(name, index):
     return lambda model, optimizer: flip_last_bit(optimizer.state[model.second.weight][name], index)
 
 
-def swapped(model, _):
+def swap_weights(model, _):
     weight = model.first.weight
     weight[0, 0], weight[3, 5] = weight[3, 5].item(), weight[0, 0].item()
 
 
-def layers_swapped(model, _):
+def swap_layers(model, _):
     first, second = model.first.weight, model.second.weight
-    kept = first.clone()
+    copy_of_first = first.clone()
     first.copy_(second)
-    second.copy_(kept)
+    second.copy_(copy_of_first)
 
 
 def sum_stays(model, _):
@@ -129,54 +129,54 @@ def sum_stays(model, _):
     assert weight.double().sum() == kept
 
 
-def count_of_updates(model, optimizer):
+def increment_step_count(model, optimizer):
     optimizer.state[model.second.weight]["step"] += 1
 
 
-def learning_rate(_, optimizer):
+def halve_learning_rate(_, optimizer):
     optimizer.param_groups[1]["lr"] *= 0.5
 
 
-def plain_count_of_updates(model, optimizer):
+def increment_plain_step_count(model, optimizer):
     optimizer.state[model.second.bias]["step"] += 1
 
 
-def weight_or_momentum(model, optimizer):
+def flip_weight_or_momentum(model, optimizer):
     if dist.get_rank() == 1:
         flip_last_bit(model.first.weight, (0, 0))
     else:
         flip_in_state("exp_avg", (0, 0))(model, optimizer)
 
 
-def sign_of_zero(model, _):
+def flip_sign_of_zero(model, _):
     model.padding[0] = -0.0
 
 
-def nan_elsewhere(model, _):
+def move_nan(model, _):
     model.padding.copy_(torch.tensor([float("nan"), 0.0, 1.0]))
 
 
 CHANGES = {
     "the last bit of one weight": lambda model, _: flip_last_bit(model.first.weight, (7, 3)),
     "the last bit of a weight in bfloat16": lambda model, _: flip_last_bit(model.coarse, 23),
-    "the last bit of a weight that is a transposed view": lambda model, _: flip_last_bit(model.turned, (23, 5)),
+    "the last bit of a weight that is a transposed view": lambda model, _: flip_last_bit(model.transposed, (23, 5)),
     "the last bit of a weight without dimensions": lambda model, _: flip_last_bit(model.scalar, ()),
     "the last bit of a frozen weight": lambda model, _: flip_last_bit(model.frozen, 0),
-    "two weights that changed places": swapped,
+    "two weights that changed places": swap_weights,
     "two weights changed, their sum as before": sum_stays,
-    "two layers that changed places": layers_swapped,
+    "two layers that changed places": swap_layers,
     "the last bit of a weight of the norm": lambda model, _: flip_last_bit(model.norm.weight, 1),
     "a buffer that is called running_mean": lambda model, _: flip_last_bit(model.running_mean, 2),
     "a buffer that is not in the state_dict": lambda model, _: flip_last_bit(model.positions, 12),
-    "the sign of a zero": sign_of_zero,
-    "a NaN in another place": nan_elsewhere,
+    "the sign of a zero": flip_sign_of_zero,
+    "a NaN in another place": move_nan,
     "the last bit of the momentum": flip_in_state("exp_avg", (0, 1)),
     "the last bit of the second moment": flip_in_state("exp_avg_sq", (23, 23)),
-    "the count of updates": count_of_updates,
-    "the learning rate of the second group": learning_rate,
-    "the count of updates that is no tensor": plain_count_of_updates,
+    "the step count": increment_step_count,
+    "the learning rate of the second group": halve_learning_rate,
+    "the step count that is no tensor": increment_plain_step_count,
     "the last bit of a learning rate that is a tensor": lambda _, optimizer: flip_last_bit(
         optimizer.param_groups[0]["lr"], ()
     ),
-    WEIGHT_OR_MOMENTUM: weight_or_momentum,
+    WEIGHT_OR_MOMENTUM: flip_weight_or_momentum,
 }
