@@ -1,4 +1,4 @@
-"""12.3: draws by weight, of which every rank makes all, and the same: the repair is one draw, and a share for each."""
+"""12.3: every rank draws the same samples by weight. The repair: one draw for all ranks, and a share for each."""
 
 import math
 
@@ -30,7 +30,7 @@ def each_draw_is_made_once(case):
     expect(
         counts == right,
         f"the ranks drew {counts} samples, not {right}",
-        "how many places are there for this rank if the draws do not divide by the ranks?",
+        "how many draws does this rank get if they do not divide by the ranks?",
     )
 
 
@@ -39,7 +39,9 @@ def the_weights_count(case):
     weights, draws, *_ = case.args[0]
     drawn = drawn_by_all(case)
     if unknown := set(drawn) - set(range(len(weights))):
-        raise Wrong(f"{unknown.pop()!r} was drawn; there are {len(weights)} samples", "an index it is")
+        raise Wrong(
+            f"{unknown.pop()!r} was drawn; there are {len(weights)} samples", "the return value: a list of indices"
+        )
     if never := [sample for sample in drawn if weights[sample] == 0]:
         raise Wrong(f"sample {never[0]}, of weight 0, was drawn", "what the weights are used for")
     if case.scenario == FEW:
@@ -71,12 +73,12 @@ def the_draws_are_those_of_one_process(records):
             raise Wrong(
                 f"{case.where}rank 1 drew what rank 0 drew, {shares[0][:6]} ...: the global batch holds each sample "
                 f"{case.world} times",
-                "what is the same on all ranks there, and what has to depend on the rank?",
+                "what is the same on all ranks, and what has to depend on the rank?",
             )
         if sorted(drawn) == sorted(right):
             raise Wrong(
                 f"{case.where}the draws are those of one process, in another order",
-                "place i belongs to rank i % world; then a global batch is the same at any number of ranks",
+                "draw i belongs to rank i % world; then a global batch is the same at any number of ranks",
             )
         raise Wrong(
             f"{case.where}together the ranks drew {drawn[:6]} ...; one process draws {right[:6]} ...",
@@ -89,12 +91,14 @@ def seed_and_epoch_decide(cases):
     drawn = {case.scenario: drawn_by_all(case) for case in cases}
     begin, first = where(cases[0].world), drawn[FIRST]
     expect(
-        drawn[NEXT] != first, f"{begin}epochs 0 and 1 have the same draws, {first[:6]} ...", "what the epoch changes"
+        drawn[NEXT] != first,
+        f"{begin}epochs 0 and 1 have the same draws, {first[:6]} ...",
+        "where the draws depend on the epoch",
     )
     expect(
         drawn[OTHER_SEED] != first,
         f"{begin}seeds 3 and 1011 have the same draws, {first[:6]} ...",
-        "what the seed changes",
+        "where the draws depend on the seed",
     )
     expect(
         drawn[NEXT_SEED] != drawn[NEXT],
@@ -104,7 +108,7 @@ def seed_and_epoch_decide(cases):
     expect(
         drawn[AGAIN] == first,
         f"{begin}the second call for epoch 0 drew {drawn[AGAIN][:6]}, not {first[:6]} ...",
-        "a run that resumes has to draw an epoch again: the draws depend on nothing that went before",
+        "a run that resumes has to draw an epoch again: the draws must not depend on earlier ones",
     )
 
 
@@ -119,6 +123,6 @@ def the_random_states_stay(case, rank, result):
 
 
 def drawn_by_all(case):
-    """The draws of all ranks, place by place."""
+    """The draws of all ranks in the order of the epoch: draw i from rank i % world."""
     shares = [result["drawn"] for result in case.results]
     return [share[index] for index in range(max(map(len, shares))) for share in shares if index < len(share)]

@@ -1,4 +1,4 @@
-"""Inside a rank, for 12.3: draw in the middle of a run, whose random states belong to somebody else."""
+"""Inside a rank, for 12.3: call indices in the middle of a run, and report whether it changes random states."""
 
 import random
 
@@ -10,7 +10,9 @@ def drive(indices, weights, *arguments):
     """The result of `indices` on this rank, and whether torch and Python draw on as if it had not been called."""
     torch.manual_seed(100 + dist.get_rank())  # for dropout: another one on each rank
     random.seed(200 + dist.get_rank())
-    torch.rand(1), random.random()  # who seeds again does not come back here
+    # After a draw no generator is in the state that a seed gives it: if indices seeds one, its state changes.
+    torch.rand(1)
+    random.random()
     old = torch.get_rng_state(), random.getstate()
     returned = indices(torch.tensor(weights, dtype=torch.float64), *arguments)
     new = torch.get_rng_state(), random.getstate()

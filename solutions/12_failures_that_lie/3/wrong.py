@@ -12,7 +12,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "blocks", "gives each rank a block of the draws, so that a global batch depends on the number of ranks",
-        check="the_draws_are_those_of_one_process", says="in another order", look="place i belongs to rank i % world",
+        check="the_draws_are_those_of_one_process", says="in another order", look="draw i belongs to rank i % world",
         edit="""
         -    return drawn[dist.get_rank() :: dist.get_world_size()].tolist()
         +    return drawn.tensor_split(dist.get_world_size())[dist.get_rank()].tolist()
