@@ -1,4 +1,4 @@
-"""13.2: ranks with disks of their own go on from the newest checkpoint that all of them have whole."""
+"""13.2: ranks with disks of their own resume from the newest step of which each has an intact checkpoint."""
 
 import torch
 
@@ -7,7 +7,8 @@ from ddp_course.grader.vocabulary import Call, Job, check, expect
 FUNCTION, STEPS, NEVER_STOPPED = "train", 14, "never stopped"
 TORN_9, LOST_9 = [(9, "torn")], [(9, "lost")]
 ALL_TORN = [(3, "torn"), (6, "torn"), (9, "torn")]
-RUNS = {  # the steps at which the attempts end; after each, what happened to which rank's disk; the first step again
+# (the steps at which attempts are stopped, the damage to each rank's disk after each stop, the attempts' first steps)
+RUNS = {
     NEVER_STOPPED: ([], [], [0]),
     "stopped before the first checkpoint": ([2], [{}], [0, 0]),
     "stopped after step 7": ([7], [{}], [0, 6]),
@@ -31,6 +32,7 @@ RUNS = {  # the steps at which the attempts end; after each, what happened to wh
 
 
 def job(world):
+    """The job of all runs; on one rank without those that damage the disk of rank 1."""
     calls = [
         Call([(f"run_{number}", STEPS, kills, damage)] * world, scenario)
         for number, (scenario, (kills, damage, _)) in enumerate(RUNS.items())
@@ -46,10 +48,10 @@ JOBS = [job(world) for world in (2, 3, 1)]
 def all_go_on_from_one_step(case, rank, result):
     kills, _, firsts = RUNS[case.scenario]
     right = [list(range(first, end)) for first, end in zip(firsts, [*kills, STEPS], strict=True)]
-    for attempt, (steps, wanted) in enumerate(zip(result["made"], right, strict=True)):
+    for attempt, (steps, right_steps) in enumerate(zip(result["made"], right, strict=True)):
         expect(
-            steps == wanted,
-            f"rank {rank} made the steps {shown(steps)} in attempt {attempt}, not {shown(wanted)}",
+            steps == right_steps,
+            f"rank {rank} made the steps {as_range(steps)} in attempt {attempt}, not {as_range(right_steps)}",
             "the newest step of which all ranks have a whole checkpoint; if there is none, the beginning"
             if attempt
             else "the first attempt makes all steps",
@@ -61,7 +63,7 @@ def the_training_is_the_given_one(case):
     weights, right = case.results[0]["weights"], one_process_weights(case.world)
     expect(
         torch.allclose(weights, right, rtol=1e-12, atol=1e-12),
-        f"the weights are {plain(weights)}, not {plain(right)}",
+        f"the weights are {rounded(weights)}, not {rounded(right)}",
         "the arithmetic of a step and the learning rate of a run that is not stopped stay as they are",
     )
 
@@ -74,14 +76,14 @@ def the_run_is_the_one_that_never_stopped(cases):
             weights = result["weights"]
             expect(
                 torch.is_tensor(weights) and torch.equal(weights, never_stopped),
-                f"{case.where}rank {rank} ended with the weights {plain(weights)}; the run that never stopped has "
-                f"{plain(never_stopped)}",
+                f"{case.where}rank {rank} ended with the weights {rounded(weights)}; the run that never stopped has "
+                f"{rounded(never_stopped)}",
                 "what a step depends on: weights, momentum, the rest of this rank, and the number of the step",
             )
 
 
 def one_process_weights(world):
-    """The weights of one process that plays all ranks."""
+    """The weights of one process that computes the gradients of all ranks."""
     weights = momentum = torch.zeros(4, dtype=torch.float64)
     rests = [torch.zeros(4, dtype=torch.float64)] * world
     for step in range(STEPS):
@@ -97,9 +99,10 @@ def one_process_weights(world):
     return weights
 
 
-def shown(steps):
+def as_range(steps):
+    """The steps as "0 to 5" if they are consecutive, else as a list."""
     return f"{steps[0]} to {steps[-1]}" if steps and steps == list(range(steps[0], steps[-1] + 1)) else str(steps)
 
 
-def plain(weights):
+def rounded(weights):
     return [round(weight, 6) for weight in weights.tolist()] if torch.is_tensor(weights) else repr(weights)[:80]

@@ -1,4 +1,4 @@
-"""Inside a rank, for 13.2: a run that ends in the middle, on every rank at once, and disks that have lost something."""
+"""Inside a rank, for 13.2: a run that is stopped on all ranks at once, with damage to their disks after each stop."""
 
 from pathlib import Path
 
@@ -11,9 +11,10 @@ class NodeLost(BaseException):
 
 
 def drive(train, name, steps, kills, damage):
-    """The run `name`, begun anew after each of `kills`: the steps after which the attempts end.
+    """The steps that each attempt of the run `name` made on this rank, and the weights after the last one.
 
-    damage: for each kill {rank: [(steps of a checkpoint, "torn" or "lost")]}. Returns what each attempt did.
+    kills: the steps at which attempts are stopped. damage: for each of them
+    {rank: [(steps of a checkpoint, "torn" or "lost")]}.
     """
     folder = Path.cwd() / name / f"rank_{dist.get_rank()}"
     folder.mkdir(parents=True)
@@ -21,16 +22,17 @@ def drive(train, name, steps, kills, damage):
     for number, kill in enumerate([*kills, None]):
         made.append([])
         try:
-            weights = train(str(folder), steps, gradients(made[-1], kill))
+            weights = train(str(folder), steps, gradient_until(kill, made[-1]))
         except NodeLost:
             for step, what in damage[number].get(dist.get_rank(), []):
-                harm(folder / f"step_{step:06d}.pt", what)
+                damage_checkpoint(folder / f"step_{step:06d}.pt", what)
             (folder / "step_000099.tmp").write_bytes(b"the beginning of a checkpoint")
             dist.barrier()
     return {"made": made, "weights": weights}
 
 
-def gradients(made, kill):
+def gradient_until(kill, made):
+    """The `gradient` of an attempt that is stopped before step `kill`; it appends each step to `made`."""
     rank = dist.get_rank()
 
     def gradient(step, weights):
@@ -43,7 +45,7 @@ def gradients(made, kill):
     return gradient
 
 
-def harm(path, what):
+def damage_checkpoint(path, what):
     if what == "lost":
         path.unlink(missing_ok=True)
     elif path.exists():

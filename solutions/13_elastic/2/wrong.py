@@ -4,7 +4,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "always_anew", "begins from the start whenever it is not certain",
+        "always_anew", "begins from step 0 in every attempt",
         check="all_go_on_from_one_step", says="made the steps 0 to 13 in attempt 1, not 6 to 13",
         look="the newest step of which all ranks have a whole checkpoint", edit="""
         -    return own[max(common)] if common else None
@@ -30,14 +30,14 @@ ANSWERS = (
         +    return own.get(step)
     """),
     WrongAnswer(
-        "the_schedule_begins_anew", "leaves the learning rate as it was",
+        "the_schedule_begins_anew", "leaves the learning rate of the given script, which counts the steps of an attempt",
         check="the_run_is_the_one_that_never_stopped", says="(stopped after step 7): rank 0 ended with the weights",
         look="the number of the step", edit="""
         -        weights = weights - 0.1 * (1 - step / steps) * momentum
         +        weights = weights - 0.1 * (1 - (step - first) / steps) * momentum
     """),
     WrongAnswer(
-        "without_the_rest", "forgets what each rank had not sent yet",
+        "without_the_rest", "sets each rank's rest of the compression to zero",
         check="the_run_is_the_one_that_never_stopped", says="(stopped after step 7)", look="the rest of this rank", edit="""
              first, weights, momentum, rest = (state[name] for name in ("step", "weights", "momentum", "rest"))
         +    rest = zeros
@@ -49,7 +49,7 @@ ANSWERS = (
         +        weights = weights - 0.1 * momentum
     """),
     WrongAnswer(
-        "sends_it_uncompressed", "does away with the rest, and with the compression",
+        "sends_it_uncompressed", "sends the gradient uncompressed, which leaves no rest",
         check="the_training_is_the_given_one", says="(never stopped): the weights are", edit="""
         -        total = (8 * exact).round() / 8  # what is sent is compressed; the rest is this rank's own, for the next step
         +        total = exact.clone()
