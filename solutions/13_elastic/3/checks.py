@@ -7,7 +7,8 @@ import torch
 from ddp_course.grader.vocabulary import check, driver_job, expect, expect_few_operations
 
 FUNCTION, STEPS, STOPPED = "train", 8, 75
-SIGNALS = {  # {rank: steps in which it is asked}, and the steps that all ranks make
+# On 2, 3 and 1 ranks: {rank: the steps in which it is asked to stop}, and how many steps all ranks make.
+ON_2 = {
     "nobody is asked": ({}, 8),
     "rank 1 is asked in step 3": ({1: [3]}, 4),
     "rank 0 is asked in step 3": ({0: [3]}, 4),
@@ -18,17 +19,12 @@ SIGNALS = {  # {rank: steps in which it is asked}, and the steps that all ranks 
     "rank 1 is asked, and both once more while rank 0 saves": ({1: [4], "save": True}, 5),
     "both are asked while rank 0 saves at the end": ({"save": True}, 8),
 }
-OF_THREE = {
-    "rank 2 is asked in step 3": ({2: [3]}, 4),
-    "ranks 1 and 2 are asked, in steps 6 and 5": ({1: [6], 2: [5]}, 6),
-}
-OF_ONE = {"nobody is asked": ({}, 8), "rank 0 is asked in step 3": ({0: [3]}, 4)}
-ALL = SIGNALS | OF_THREE
-
-
+ON_3 = {"rank 2 is asked in step 3": ({2: [3]}, 4), "ranks 1 and 2 are asked, in steps 6 and 5": ({1: [6], 2: [5]}, 6)}
+ON_1 = {scenario: ON_2[scenario] for scenario in ("nobody is asked", "rank 0 is asked in step 3")}
+ALL = ON_2 | ON_3
 JOBS = [
     driver_job(world, FUNCTION, {scenario: (STEPS, signals) for scenario, (signals, _) in runs.items()})
-    for world, runs in ((2, SIGNALS), (3, OF_THREE), (1, OF_ONE))
+    for world, runs in ((2, ON_2), (3, ON_3), (1, ON_1))
 ]
 
 
@@ -48,7 +44,7 @@ def rank_0_saves_once(case):
         expect(
             len(result["saves"]) == (rank == 0),
             f"rank {rank} saved {len(result['saves'])} times",
-            "one checkpoint, by rank 0, of a run that was stopped as of one that is done",
+            "one checkpoint, by rank 0, whether the run was stopped or is done",
         )
     steps, [[number, weights, _]] = ALL[case.scenario][1], case.results[0]["saves"]
     expect(number == steps, f"the checkpoint says {number!r} steps; {steps} were made", "step + 1, or step?")
@@ -84,10 +80,10 @@ def the_exit_code_says_how_it_ended(case, rank, result):
 @check("one number per step tells it")
 def little_is_sent(case):
     steps = ALL[case.scenario][1]
-    # Without the barrier of the driver, which no line of the answer has started.
-    own = [[operation for operation in operations if operation.line] for operations in case.operations]
+    # Without the driver's barrier: no line of the answer started it.
+    operations = [[operation for operation in on_rank if operation.line] for on_rank in case.operations]
     expect_few_operations(
-        replace(case, operations=own),
+        replace(case, operations=operations),
         2 * steps + 2,
         steps * (24 + 8) + 16,
         "one number per step says whether anybody was asked; at the end the others wait for rank 0's save",
@@ -95,5 +91,6 @@ def little_is_sent(case):
 
 
 def weights_after(steps, world):
+    """The right weights after `steps` steps in which each rank's gradient is [1, step, rank]."""
     total = [1.0 * steps, sum(range(steps)), steps * (world - 1) / 2]
     return -0.1 * torch.tensor(total, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Inside a rank, for 13.3: signals at known moments of a run, and who did what, when."""
+"""Inside a rank, for 13.3: send signals at known moments of a run, and report what this rank did, and when."""
 
 import os
 import signal
@@ -10,11 +10,10 @@ import torch.distributed as dist
 
 
 def drive(train, steps, signals):
-    """signals: {rank: the steps in whose forward pass it is sent SIGTERM}, and under "save" whether all are sent one
-    then, the others while they wait.
+    """The steps that this rank made, its exit code, its saves with the time of each, and the time when train returned.
 
-    Returns the steps made, the exit code, the saves, and the times at which the save and the call had ended: they are
-    those of one clock, which all processes of a machine share.
+    signals: {rank: the steps in which it is sent SIGTERM before it returns the gradient}; with "save": True, every rank
+    is sent another one while rank 0 saves. Times are of time.monotonic(), which all processes of a machine share.
     """
     rank, made, saves = dist.get_rank(), [], []
     Path(f"rank_{rank}.pid").write_text(str(os.getpid()))

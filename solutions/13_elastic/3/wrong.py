@@ -47,7 +47,7 @@ ANSWERS = (
         -    dist.barrier()  # nobody leaves before the checkpoint is written
     """),
     WrongAnswer(
-        "a_barrier_too_early", "meets before the save, and not after it",
+        "a_barrier_too_early", "has a barrier before the save, and none after it",
         check="nobody_leaves_before_the_save", says="before the checkpoint was written", edit="""
         -    if dist.get_rank() == 0:
         -        save(step + 1, weights)
@@ -70,13 +70,13 @@ ANSWERS = (
         +    return STOPPED if anybody else 0
     """),
     WrongAnswer(
-        "the_default_again", "gives the signal back before it saves, and the second one kills the rank",
+        "the_default_again", "restores the default handler before it saves, so that the second signal kills the rank",
         check="dies", state="crashed", says="killed by SIGTERM", edit="""
              if dist.get_rank() == 0:
         +        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     """),
     WrongAnswer(
-        "handler_back_on_the_others", "puts the old handler back on ranks that do not save, which still have to wait",
+        "handler_back_on_the_others", "restores the old handler on the ranks that do not save, which still have to wait",
         check="dies", state="crashed", says="rank 1 was killed by SIGTERM", edit="""
         -    signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
         +    before = signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
@@ -101,7 +101,7 @@ ANSWERS = (
         +        anybody = any(reply["asked"] for reply in gathered)
     """),
     WrongAnswer(
-        "three_at_the_end", "meets before and after the save, and tells once more how many steps were made",
+        "three_at_the_end", "has a barrier before and after the save, and broadcasts how many steps were made",
         check="little_is_sent", says="(nobody is asked): rank 0 started 19 operations", look="at the end", edit="""
         +    dist.barrier()
              if dist.get_rank() == 0:
@@ -109,7 +109,7 @@ ANSWERS = (
         +    dist.broadcast(torch.tensor(step + 1), src=0)
     """),
     RightAnswer(
-        "two_at_the_end", "meets before the save and after it", edit="""
+        "two_at_the_end", "has a barrier before the save and one after it", edit="""
         +    dist.barrier()
              if dist.get_rank() == 0:
     """),
@@ -130,7 +130,7 @@ ANSWERS = (
         +            break
     """),
     RightAnswer(
-        "before_the_next_step", "asks at the top of the loop, and rank 0 tells with a broadcast that it has saved", edit="""
+        "before_the_next_step", "counts steps in a while loop; rank 0 broadcasts a tensor when it has saved", edit="""
         -    for step in range(steps):
         +    step = -1
         +    while step + 1 < steps:
