@@ -1,18 +1,21 @@
-"""14.1: a function that reads from the ranks' traces, each on a clock of its own, which rank all others wait for."""
+"""14.1: a function that finds in the ranks' traces, each on its own clock, the rank that all others wait for."""
 
 import random
 
 from ddp_course.grader.vocabulary import Call, Job, check, expect
 
 FUNCTION = "straggler"
-PARTS = {"input": 3.0, "forward": 10.0, "backward": 30.0}  # ms of a rank that is like the others
+PARTS = {"input": 3.0, "forward": 10.0, "backward": 30.0}  # ms of a rank that is not slow
 
 
 def traces(scenario, world=4, steps=9, more=None, once=None, link=2.0, ahead=None, noted_late=()):
     """{rank: events} as torch.profiler writes them, in microseconds on each rank's own clock.
 
-    more: {(rank, part): ms in every step}. once: {(rank, step): ms of input}. link: ms of a message. ahead: {rank: ms
-    of its clock}, by default drawn. noted_late: (rank, step) where the end of the last message is noted 0.3 s late.
+    more         {(rank, part): extra ms in every step}
+    once         {(rank, step): extra ms of input in that step}
+    link         ms of a message
+    ahead        {rank: ms that its clock is ahead}; default: random
+    noted_late   pairs (rank, step) for which the end of the last message is noted 0.3 s late
     """
     luck = random.Random(f"14.1 {scenario}")
     ahead = ahead or {rank: luck.uniform(-400, 400) for rank in range(world)}
@@ -24,48 +27,48 @@ def traces(scenario, world=4, steps=9, more=None, once=None, link=2.0, ahead=Non
         events[rank].append({"ph": "X", "cat": category, "name": name, "pid": rank, "tid": thread, **times})
 
     for step in range(steps):
-        own = [
+        work = [
             {part: ms + (more or {}).get((rank, part), 0) + luck.uniform(0, 0.1) for part, ms in PARTS.items()}
             for rank in range(world)
         ]
         for rank in range(world):
-            own[rank]["input"] += (once or {}).get((rank, step), 0)
-        ready = [begins[rank] + sum(own[rank].values()) for rank in range(world)]
-        halfway = [end - parts["backward"] + PARTS["backward"] / 2 for end, parts in zip(ready, own, strict=True)]
-        first = max(halfway) + link
-        last = max(*ready, first) + link
+            work[rank]["input"] += (once or {}).get((rank, step), 0)
+        ready = [begins[rank] + sum(work[rank].values()) for rank in range(world)]
+        halfway = [end - parts["backward"] + PARTS["backward"] / 2 for end, parts in zip(ready, work, strict=True)]
+        first_end = max(halfway) + link
+        last_end = max(*ready, first_end) + link
         for rank in range(world):
-            ends = [end + luck.uniform(0, 0.05) for end in (first, last)]
+            ends = [end + luck.uniform(0, 0.05) for end in (first_end, last_end)]
             done = max(ends)
-            at = begins[rank]
+            start = begins[rank]
             for part in ("input", "forward"):
-                note(rank, part, "user_annotation", at, at + own[rank][part])
-                note(rank, "aten::linear", "cpu_op", at + 0.1, at + own[rank][part] - 0.1)
-                at += own[rank][part]
-            note(rank, "backward", "user_annotation", at, done + 0.1)
+                note(rank, part, "user_annotation", start, start + work[rank][part])
+                note(rank, "aten::linear", "cpu_op", start + 0.1, start + work[rank][part] - 0.1)
+                start += work[rank][part]
+            note(rank, "backward", "user_annotation", start, done + 0.1)
             note(rank, "step", "user_annotation", begins[rank], done + 1.2)
-            noted = ends[1] + 300 * ((rank, step) in noted_late)
+            noted_end = ends[1] + 300 * ((rank, step) in noted_late)
             note(rank, "gloo:all_reduce", "user_annotation", halfway[rank], ends[0], 7)
-            note(rank, "gloo:all_reduce", "user_annotation", ready[rank], noted, 8)
+            note(rank, "gloo:all_reduce", "user_annotation", ready[rank], noted_end, 8)
             begins[rank] = done + 1.3
-    for own_events in events.values():
-        luck.shuffle(own_events)
+    for rank_events in events.values():
+        luck.shuffle(rank_events)
     return events
 
 
-def drawn(scenario, part, **settings):
-    """A straggler that is drawn, slow in `part`, and the right answer.
+def traces_with_straggler(scenario, part, world=4, also=None, neighbour=None, noted_late=(), **settings):
+    """The traces of a run in which a random rank is slow in `part`, and the right answer.
 
-    also: {part: ms} of it. neighbour: {part: ms} of the rank after it. noted_late: the steps where its own end is noted
-    late.
+    also: {part: extra ms} of that rank. neighbour: {part: extra ms} of the rank after it. noted_late: the steps in
+    which the end of its last message is noted late.
     """
     luck = random.Random(f"rank of {scenario}")
-    world, neighbour = settings.get("world", 4), settings.pop("neighbour", {})
     rank = luck.randrange(world)
-    more = {(rank, part): luck.uniform(8, 20)} | {((rank + 1) % world, part): ms for part, ms in neighbour.items()}
-    more |= {(rank, other): ms for other, ms in settings.pop("also", {}).items()}
-    noted_late = [(rank, step) for step in settings.pop("noted_late", ())]
-    return traces(scenario, more=more, noted_late=noted_late, **settings), {"rank": rank, "part": part}
+    more = {(rank, part): luck.uniform(8, 20)}
+    more |= {((rank + 1) % world, name): ms for name, ms in (neighbour or {}).items()}
+    more |= {(rank, name): ms for name, ms in (also or {}).items()}
+    noted_late = [(rank, step) for step in noted_late]
+    return traces(scenario, world, more=more, noted_late=noted_late, **settings), {"rank": rank, "part": part}
 
 
 EVEN, CLOCKS, LINK = "all are alike", "the clocks differ", "a slow link"
@@ -83,18 +86,18 @@ SOUND = {
     SWAPPED: traces(SWAPPED, more={(2, "input"): 4.0, (2, "forward"): -4.0}),
     "one rank alone": traces("alone", world=1),
 }
-WHERE = {
+LOOK = {
     CLOCKS: "the ends of the all-reduces say how far two clocks are apart",
-    NOTED: "the median of the gaps bears with one that is wrong, a mean or the first one does not",
-    LINK: "all wait for the link then, and none starts later than the others",
+    NOTED: "the median of the gaps is right even if one of them is wrong; a mean or the first one is not",
+    LINK: "all ranks wait for the link, and none starts later than the others",
     ONCE: "most steps, not the mean: one slow step is bad luck",
     TURNS: "is it the same rank in most steps?",
-    PAIR: "how much later than the latest of the others?",
-    IDLE: "the others do not wait for the rank that has least to do, and none of them is later than the rest",
+    PAIR: "how much later does it start than the latest of the others?",
+    IDLE: "no rank waits for the one that has least to do, and none of the others is later than the rest",
     SWAPPED: "does anybody wait for that rank?",
 }
 SLOW = {
-    scenario: drawn(scenario, part, **settings)
+    scenario: traces_with_straggler(scenario, part, **settings)
     for scenario, part, settings in (
         ("slow input", "input", {}),
         ("slow forward", "forward", {}),
@@ -117,7 +120,7 @@ JOBS = [Job(1, FUNCTION, tuple(Call([(events,)], scenario) for scenario, events 
 
 @check(f"in {len(SOUND)} runs without a straggler nobody is named", scenarios=SOUND, begin="{scenario}: ")
 def nobody_is_blamed_without_cause(case):
-    look_at = WHERE.get(case.scenario, "late is who starts more than 1 ms after all others, in the median")
+    look_at = LOOK.get(case.scenario, "a straggler starts more than 1 ms after all others, in the median")
     expect(case.results[0] is None, f"{FUNCTION} returned {case.results[0]!r}, not None", look_at)
 
 

@@ -19,7 +19,7 @@ ANSWERS = (
         +        late = max(min(own_time - typical[o][k] for o in others) for k, own_time in enumerate(typical[rank]))
     """),
     WrongAnswer(
-        "clocks_by_the_starts", "sets the clocks by the starts, which takes the lateness for a clock",
+        "clocks_by_the_starts", "aligns the clocks by the starts, which removes the lateness, too",
         check="the_rank_is_right", says="slow input: straggler returned None; the others wait for rank",
         look="on one clock, by the ends", edit="""
         -    ends = {rank: [step["end"] for step in steps[rank]] for rank in traces}
