@@ -1,4 +1,4 @@
-"""14.2: from the events of a step, how long messages were under way, and how long the step waited for them."""
+"""14.2: a function that finds in a step's events the seconds of communication, and how many of them are exposed."""
 
 import math
 import random
@@ -66,12 +66,12 @@ STEPS = {  # events, seconds of communication, seconds of them exposed
 }
 JOBS = [Job(1, FUNCTION, tuple(Call([(events,)], scenario) for scenario, (events, *_) in STEPS.items()))]
 LOOK = {
-    NESTED: "the profiler notes an operation and those that it calls: their time is there once",
+    NESTED: "the profiler notes an operation and those that it calls: their time counts once",
     STREAMS: "two streams compute at once: what both hide is hidden once",
     GROUPS: "while two messages are under way the clock runs once",
     IDLE: "idle is not computation: nothing is hidden behind it",
     SPLIT: "one message may overlap several operations",
-    NO_COMPUTE: "a message that meets no computation at all",
+    NO_COMPUTE: "without computation nothing is hidden",
 }
 
 
@@ -99,7 +99,11 @@ def exposed_is_what_nothing_hides(case):
 def the_hidden_share_is_right(case):
     share, (_, communication, exposed) = returned(case, "hidden"), STEPS[case.scenario]
     if not communication:
-        expect(share is None, f"{FUNCTION} returned {share!r} as hidden, not None", "there is no share of nothing")
+        expect(
+            share is None,
+            f"{FUNCTION} returned {share!r} as hidden, not None",
+            "without communication there is no share: None",
+        )
         return
     right = 1 - exposed / communication
     expect(
@@ -110,6 +114,7 @@ def the_hidden_share_is_right(case):
 
 
 def returned(case, name):
+    """The entry `name` of the dict that was returned."""
     [result] = case.results
     expect(
         isinstance(result, dict) and set(result) == {"communication", "exposed", "hidden"},

@@ -38,9 +38,9 @@ ANSWERS = (
         +    return {"communication": sent, "exposed": sent - overlap, "hidden": 1 - overlap / sent if sent else None}
     """),
     WrongAnswer(
-        "nothing_is_all_hidden", "calls nothing completely hidden",
+        "nothing_is_all_hidden", "says 1.0 where there is no communication",
         check="the_hidden_share_is_right", says="no messages: exposed returned 1.0 as hidden, not None",
-        look="no share of nothing", edit="""
+        look="without communication there is no share", edit="""
         -    return {"communication": sent, "exposed": sent - overlap, "hidden": overlap / sent if sent else None}
         +    return {"communication": sent, "exposed": sent - overlap, "hidden": overlap / sent if sent else 1.0}
     """),
@@ -68,7 +68,7 @@ ANSWERS = (
             return {"communication": sent, "exposed": exposed, "hidden": (sent - exposed) / sent if sent > 0 else None}
     '''),
     RightAnswer(
-        "between_all_edges", "asks for every piece between two edges what is under way in its middle", text='''
+        "between_all_edges", "finds for each interval between two edges what is under way in its middle", text='''
         def exposed(events):
             edges = sorted({event[edge] for event in events for edge in ("start", "end")})
             sent = hidden = 0.0
