@@ -30,33 +30,35 @@ MODELS = {  # gradients, seconds of backward, seconds of latency, bytes per seco
 }
 
 
-def drawn(seed):
+def random_model(seed):
+    """Random gradients on a random cable: an entry of MODELS."""
     luck = random.Random(f"14.3 {seed}")
     gradients = [(luck.choice([0.01, 0.5, 1, 4]) * luck.randint(1, 8) * MIB, luck.uniform(0.1, 4)) for _ in range(25)]
     return gradients, luck.uniform(0.05, 0.3), luck.uniform(0.0005, 0.01), luck.uniform(2e8, 2e9)
 
 
-MODELS |= {f"drawn, {seed}": drawn(seed) for seed in range(1, 6)}
+MODELS |= {f"drawn, {seed}": random_model(seed) for seed in range(1, 6)}
 JOBS = [Job(1, FUNCTION, tuple(Call([arguments], scenario) for scenario, arguments in MODELS.items()))]
 
 
 @check("each gradient is in one bucket, in backward's order", begin="{scenario}: ")
 def every_gradient_is_in_one_bucket(case):
-    [counts], number = case.results, len(case.args[0][0])
-    whole = isinstance(counts, list) and all(type(count) is int and count > 0 for count in counts)
+    [counts], gradient_count = case.results, len(case.args[0][0])
     expect(
-        whole and sum(counts) == number,
-        f"{FUNCTION} returned {show(counts)} for {number} gradients",
-        "the numbers of gradients of the buckets, in order: each at least 1, together all",
+        isinstance(counts, list)
+        and all(type(count) is int and count > 0 for count in counts)
+        and sum(counts) == gradient_count,
+        f"{FUNCTION} returned {show(counts)} for {gradient_count} gradients",
+        "the numbers of gradients of the buckets, in order: each at least 1, adding up to all",
     )
 
 
 @check(f"no slower than the default for {len(MODELS)} models and cables", begin="{scenario}: ")
 def no_slower_than_the_default(case):
-    taken, default = planned_seconds(case), default_seconds(case)
+    planned, default = planned_seconds(case), default_seconds(case)
     expect(
-        taken <= default * (1 + 1e-9),
-        f"a step takes {ms(taken)} with {len(case.results[0])} buckets, and {ms(default)} with the default",
+        planned <= default * (1 + 1e-9),
+        f"a step takes {ms(planned)} with {len(case.results[0])} buckets, and {ms(default)} with the default",
         "every message pays the latency; a message that waits for all gradients hides nothing",
     )
 
@@ -66,44 +68,47 @@ def no_slower_than_the_default(case):
     begin="{scenario}: ",
 )
 def as_fast_as_can_be(case):
-    taken, best = planned_seconds(case), best_seconds(*case.args[0])
+    planned, best = planned_seconds(case), best_seconds(*case.args[0])
     expect(
-        taken <= WITHIN * best,
-        f"a step takes {ms(taken)} with {len(case.results[0])} buckets; {ms(best)} are possible",
+        planned <= WITHIN * best,
+        f"a step takes {ms(planned)} with {len(case.results[0])} buckets; {ms(best)} are possible",
         "where is the link idle while gradients are ready, and where does it pay latency for nothing?",
     )
-    return 1 - taken / default_seconds(case)
+    return 1 - planned / default_seconds(case)
 
 
 def planned_seconds(case):
     """Seconds of a step with the buckets of the answer."""
-    rest = iter(case.args[0][0])
-    buckets = [[next(rest) for _ in range(count)] for count in case.results[0]]
+    remaining = iter(case.args[0][0])
+    buckets = [[next(remaining) for _ in range(count)] for count in case.results[0]]
     merged = [Gradient(*map(sum, zip(*bucket, strict=True))) for bucket in buckets]
-    return seconds(case, merged, bucket_mib=1e-9)  # each of them is above such a limit
+    return seconds(case, merged, bucket_mib=1e-9)  # so small a limit that each merged gradient fills a bucket
 
 
 def default_seconds(case):
+    """Seconds of a step with DDP's default buckets."""
     return seconds(case, [Gradient(*gradient) for gradient in case.args[0][0]])
 
 
-def seconds(case, gradients, **settings):
+def seconds(case, gradients, bucket_mib=None):
+    """Seconds of a step by the simulator; forward takes half as long as backward."""
     _, backward, latency, speed = case.args[0]
     compute = Compute(backward / 2, backward)
-    return simulate(compute, gradients, lambda size: latency + size / speed, **settings).seconds
+    return simulate(compute, gradients, lambda size: latency + size / speed, bucket_mib=bucket_mib).seconds
 
 
 def best_seconds(gradients, backward, latency, speed):
-    """Seconds of a step that no plan can go below: forward, and until the last message can be over."""
-    whole, free, computed, end = sum(cost for _, cost in gradients), [0.0], 0.0, [0.0]
+    """Seconds of a step with the best of all plans: forward, then until backward and the last message are over."""
+    total_cost, computed = sum(cost for _, cost in gradients), 0.0
+    sent, free = [0.0], [0.0]  # of the first n gradients: their bytes, and the earliest end of their last message
     for size, cost in gradients:
         computed += cost
-        end.append(end[-1] + size)
-        ready = backward * computed / whole
-        last = len(end) - 1
-        free.append(min(max(free[m], ready) + latency + (end[last] - end[m]) / speed for m in range(last)))
+        sent.append(sent[-1] + size)
+        ready = backward * computed / total_cost
+        # The last of their buckets begins after the first m gradients.
+        free.append(min(max(free[m], ready) + latency + (sent[-1] - sent[m]) / speed for m in range(len(free))))
     return backward / 2 + max(backward, free[-1])
 
 
-def ms(taken):
-    return f"{1e3 * taken:.1f} ms"
+def ms(duration):
+    return f"{1e3 * duration:.1f} ms"
