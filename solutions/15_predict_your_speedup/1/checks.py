@@ -1,4 +1,4 @@
-"""15.1: a function that predicts a step of DDP, held against steps that were measured (given.py)."""
+"""15.1: a function that predicts a step of DDP, compared with the steps that given.py measures."""
 
 import json
 import math
@@ -9,13 +9,22 @@ from ddp_course.plan.schedule import MIB, Compute, Gradient, buckets, simulate
 
 from . import given as given_script
 
-GIVEN = Path(__file__).with_name("given.py")
 FUNCTION, WITHIN = "step_seconds", 0.15
-CASES, ALONE = given_script.CASES, "one machine"
-MEASURE = Job(2, script=GIVEN, seconds=50.0, patience=50.0, loads=("torch._dynamo",))
+CASES, ONE_MACHINE = given_script.CASES, "one machine"
+MEASURE = Job(2, script=Path(__file__).with_name("given.py"), seconds=50.0, patience=50.0, loads=("torch._dynamo",))
 PREDICT = driver_job(1, FUNCTION, {name: (case,) for name, case in CASES.items()})
 # The first job finds out whether there is an answer at all: measuring takes seconds.
 JOBS = [Job(1, FUNCTION), MEASURE, PREDICT]
+LOOK = {  # if no known mistake gives the prediction
+    ONE_MACHINE: "what is computed, how often, and what a ring of one machine sends",
+    "cable and computation equally busy": "which messages travel while backward goes on",
+    "a slow cable, 8 machines": "a message waits for the one before it; the size of a ring's messages",
+    "a long way, 4 machines": "how many gradients fill a bucket, and how many messages a ring sends for it",
+    "a large gradient comes last": "the last message: the cable is free for it, and no computation is left to hide it",
+    "one bucket": "a bucket that never reaches its limit",
+    "3 micro-batches": "which of the micro-batches sends, and behind which of them it can hide",
+    "the default buckets": "bucket_cap_mb=None: the limit of the first bucket, and of the others",
+}
 
 
 @check("the schedule is written by hand", [PREDICT], begin="")
@@ -33,7 +42,9 @@ def returns_seconds(case, rank, result):
 
 @check(lambda errors: f"one machine is predicted with an error of {errors[0]:.0%}")
 def computation_is_predicted(records):
-    return max(checked_error(*prediction) for prediction in predictions(records) if prediction[0].scenario == ALONE)
+    return max(
+        checked_error(*prediction) for prediction in predictions(records) if prediction[0].scenario == ONE_MACHINE
+    )
 
 
 @check(
@@ -42,11 +53,11 @@ def computation_is_predicted(records):
     )
 )
 def steps_are_predicted(records):
-    return [checked_error(*prediction) for prediction in predictions(records) if prediction[0].scenario != ALONE]
+    return [checked_error(*prediction) for prediction in predictions(records) if prediction[0].scenario != ONE_MACHINE]
 
 
 def predictions(records):
-    """Each case, what was predicted, and what was measured."""
+    """(case, predicted seconds, measurement) of each case."""
     measured = {}
     for line in records[1].ranks[0].stdout.splitlines():
         measured |= json.loads(line)
@@ -59,18 +70,18 @@ def checked_error(case, predicted, measured):
 
     On a busy machine the measurement is a range: the seconds that the step lost to other programs may be left out.
     """
-    took, lost = measured["seconds"], measured["lost"]
-    if not (1 - WITHIN) * (took - lost) <= predicted <= (1 + WITHIN) * took:
-        words, look = recognised(predicted, mistakes(**case.args[0][0]), otherwise(case.scenario), rel_tol=0.002)
-        busy = f" (up to {1e3 * lost:.0f} ms of it lost to other programs)" if lost > 0.05 * took else ""
+    seconds, lost = measured["seconds"], measured["lost"]
+    if not (1 - WITHIN) * (seconds - lost) <= predicted <= (1 + WITHIN) * seconds:
+        words, look = recognised(predicted, mistakes(**case.args[0][0]), LOOK[case.scenario], rel_tol=0.002)
+        busy = f" (up to {1e3 * lost:.0f} ms of it lost to other programs)" if lost > 0.05 * seconds else ""
         raise Wrong(
-            f"{case.scenario}: predicted {1e3 * predicted:.0f} ms, measured {1e3 * took:.0f} ms{busy}{words}", look
+            f"{case.scenario}: predicted {1e3 * predicted:.0f} ms, measured {1e3 * seconds:.0f} ms{busy}{words}", look
         )
-    return abs(predicted / took - 1)
+    return abs(predicted / seconds - 1)
 
 
 def mistakes(forward, gradients, optimizer, bucket_cap_mb, accumulation, ranks, latency, bits_per_second):
-    """The predictions of known mistakes."""
+    """The known mistakes, each with its prediction, for the facts of a case."""
     compute = Compute(forward, sum(seconds for _, seconds in gradients), optimizer)
     in_order = [Gradient(*entry) for entry in gradients]  # that of backward
     speed = bits_per_second / 8
@@ -84,7 +95,7 @@ def mistakes(forward, gradients, optimizer, bucket_cap_mb, accumulation, ranks, 
         return simulate(compute, order, all_reduce, bucket_mib=limit, accumulation=batches, **options).seconds
 
     right = step()
-    on_the_cable = sum(all_reduce(bucket.bytes) for bucket in buckets(in_order, bucket_cap_mb))
+    cable_seconds = sum(all_reduce(bucket.bytes) for bucket in buckets(in_order, bucket_cap_mb))
     outside_backward = accumulation * forward + optimizer
     limits = [
         Mistake("a step with 25 MiB for every bucket", step(limit=25), "the limit of the first bucket, by default"),
@@ -101,7 +112,7 @@ def mistakes(forward, gradients, optimizer, bucket_cap_mb, accumulation, ranks, 
         ),
         Mistake(
             "the longer one of computation and messages",
-            outside_backward + max(backward, on_the_cable),
+            outside_backward + max(backward, cable_seconds),
             "the last bucket, which is complete when backward ends, and the first: what hides them?",
         ),
         Mistake("a step in which every micro-batch sends", step(no_sync=False), "the micro-batches under no_sync"),
@@ -147,17 +158,3 @@ def mistakes(forward, gradients, optimizer, bucket_cap_mb, accumulation, ranks, 
             "the order of gradients: the list begins with the first that backward makes",
         ),
     ]
-
-
-def otherwise(name):
-    """Where to look in the case `name` if no known mistake gives the prediction."""
-    return {
-        ALONE: "what is computed, how often, and what a ring of one machine sends",
-        "cable and computation equally busy": "which messages travel while backward goes on",
-        "a slow cable, 8 machines": "a message waits for the one before it; the size of a ring's messages",
-        "a long way, 4 machines": "how many gradients fill a bucket, and how many messages a ring sends for it",
-        "a large gradient comes last": "what nothing can hide, and what waits for nothing",
-        "one bucket": "a bucket that never reaches its limit",
-        "3 micro-batches": "which of the micro-batches sends, and behind which of them it can hide",
-        "the default buckets": "bucket_cap_mb=None: the limit of the first bucket, and of the others",
-    }[name]

@@ -1,4 +1,4 @@
-"""Inside a rank, for 15.1: what the learner's function predicts, and whether it has asked the course's simulator."""
+"""Inside a rank, for 15.1: what the learner's function predicts, and whether it loads the course's simulator."""
 
 import sys
 

@@ -2,18 +2,18 @@
 
 from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
-ALONE, TOGETHER = "computation_is_predicted", "steps_are_predicted"
+COMPUTATION, STEPS = "computation_is_predicted", "steps_are_predicted"
 
 ANSWERS = (
     WrongAnswer(
         "no_optimizer", "forgets the optimizer",
-        check=ALONE, says="one machine: predicted 180 ms", look="after the last message", edit="""
+        check=COMPUTATION, says="one machine: predicted 180 ms", look="after the last message", edit="""
         -    return accumulation * forward + backward + optimizer
         +    return accumulation * forward + backward
     """),
     WrongAnswer(
         "latency_without_a_neighbour", "lets one machine pay for messages, although there is nobody to send to",
-        check=ALONE, says="one machine: predicted", look="what a ring of one machine sends", edit="""
+        check=COMPUTATION, says="one machine: predicted", look="what a ring of one machine sends", edit="""
         -            message = latency + size / ranks / (bits_per_second / 8)
         -            free = max(ready, free) + 2 * (ranks - 1) * message
         +            message = size / ranks / (bits_per_second / 8)
@@ -21,7 +21,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "no_overlap", "adds computation and messages, as if backward waited for them",
-        check=TOGETHER, says="all wait for backward", look="backward goes on", edit="""
+        check=STEPS, says="all wait for backward", look="backward goes on", edit="""
         +    whole = sum(seconds for _, seconds in gradients)
              for number, (amount, seconds) in enumerate(gradients, start=1):
         @@
@@ -29,8 +29,8 @@ ANSWERS = (
         +            free = max(whole, free) + 2 * (ranks - 1) * message
     """),
     WrongAnswer(
-        "megabytes", "takes the limit for one in MB of 1,000,000 bytes",
-        check=TOGETHER, says="close too soon", look="the unit of its limit", edit="""
+        "megabytes", "takes the limit of a bucket as MB of 1,000,000 bytes",
+        check=STEPS, says="close too soon", look="the unit of its limit", edit="""
         -    limit, size, ready, free = first * 2**20, 0, 0.0, 0.0  # of this bucket, of the gradients, of the cable
         +    limit, size, ready, free = first * 1e6, 0, 0.0, 0.0  # of this bucket, of the gradients, of the cable
         @@
@@ -44,7 +44,7 @@ ANSWERS = (
         +    return accumulation * forward + backward + optimizer, max(0.0, free - ready)
     """),
     WrongAnswer(
-        "ready_made", "asks the course's simulator",
+        "ready_made", "calls the course's simulator",
         check="written_by_hand", says="has loaded ddp_course.plan", look="yours to write", text='''
         def step_seconds(forward, gradients, optimizer, bucket_cap_mb, accumulation, ranks, latency, bits_per_second):
             from ddp_course.plan.schedule import Compute, Gradient, simulate
@@ -57,7 +57,7 @@ ANSWERS = (
             return simulate(compute, made, message, bucket_mib=bucket_cap_mb, accumulation=accumulation).seconds
     '''),
     RightAnswer(
-        "the_busiest_rest", "no clock for the cable: the last message is over after the worst of all waits", text='''
+        "the_busiest_rest", "computes the end of the last message as a maximum over all messages", text='''
         from itertools import accumulate
 
 
