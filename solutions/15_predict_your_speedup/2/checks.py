@@ -1,4 +1,4 @@
-"""15.2: buckets for a cable, from what each rank has measured for itself; judged by DDP's schedule."""
+"""15.2: buckets for a cable, planned from the times that each rank measured; judged by the simulator."""
 
 import random
 from itertools import accumulate
@@ -7,7 +7,7 @@ from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect, show
 from ddp_course.plan.schedule import Compute, Gradient, buckets, simulate
 
 FUNCTION = "plan"
-FASTER = 0.90  # of the default's seconds, at most
+MAX_SHARE = 0.90  # of the seconds with the default buckets
 
 
 def gradients(layers, width, vocabulary=0):
@@ -19,17 +19,17 @@ def gradients(layers, width, vocabulary=0):
 
 
 def even(sizes, backward):
-    """{name: seconds until it is ready}, in backward's order, each taking its share of the bytes."""
-    order, whole = list(reversed(sizes)), sum(sizes.values())
+    """{name: seconds until it is ready}, in backward's order; each gradient takes its share of the bytes."""
+    order, total = list(reversed(sizes)), sum(sizes.values())
     return {
-        name: backward * so_far / whole
-        for name, so_far in zip(order, accumulate(sizes[name] for name in order), strict=True)
+        name: backward * computed / total
+        for name, computed in zip(order, accumulate(sizes[name] for name in order), strict=True)
     }
 
 
 def late(sizes, backward, begin, end):
-    """The same for a rank that is `begin` seconds later at first, and `end` seconds at last."""
-    return {name: at + begin + (end - begin) * at / backward for name, at in even(sizes, backward).items()}
+    """The same for a rank that is `begin` seconds later at the begin of backward, and `end` seconds at its end."""
+    return {name: time + begin + (end - begin) * time / backward for name, time in even(sizes, backward).items()}
 
 
 SMALL, WIDE, DEEP = gradients(4, 384), gradients(3, 768, 4000), gradients(12, 256)
@@ -49,20 +49,21 @@ CABLES = {  # sizes, seconds until ready by rank, latency, bytes per second
 
 
 def shuffled(times, seed):
-    """In no order, as a dict is that threads have filled."""
+    """`times` in random order, like a dict that several threads have filled."""
     names = list(times)
     random.Random(seed).shuffle(names)
     return {name: times[name] for name in names}
 
 
-def on_both(scenario):
+def call(scenario):
+    """The call in which each rank gets its own times."""
     sizes, ready, latency, speed = CABLES[scenario]
     return Call(
-        [(sizes, shuffled(own, f"{scenario} {rank}"), latency, speed) for rank, own in enumerate(ready)], scenario
+        [(sizes, shuffled(times, f"{scenario} {rank}"), latency, speed) for rank, times in enumerate(ready)], scenario
     )
 
 
-JOBS = [Job(2, FUNCTION, tuple(map(on_both, CABLES)))]
+JOBS = [Job(2, FUNCTION, tuple(map(call, CABLES)))]
 
 
 @check("each gradient is in one bucket", begin="{scenario}: ")
@@ -86,10 +87,10 @@ def each_gradient_is_in_one_bucket(case, rank, result):
 def buckets_follow_backward(case, rank, result):
     sizes, ready, *_ = case.args[rank]
     planned, right = [name for bucket in result for name in bucket], sorted(ready, key=ready.get)
-    for number, (name, wanted) in enumerate(zip(planned, right, strict=True)):
+    for number, (name, right_name) in enumerate(zip(planned, right, strict=True)):
         expect(
-            name == wanted,
-            f"gradient {number} of rank {rank}'s plan is {name!r}; backward makes {wanted!r} there",
+            name == right_name,
+            f"gradient {number} of rank {rank}'s plan is {name!r}; backward makes {right_name!r} there",
             "sizes is in the order of forward; backward goes the other way"
             if planned == list(sizes)
             else "the order by time: a model may use its parameters in another order than it holds them",
@@ -102,8 +103,8 @@ def all_ranks_agree(case):
     if first != second:
         bucket = next(n for n in range(len(first)) if first[n : n + 1] != second[n : n + 1])
         raise Wrong(
-            f"bucket {bucket} holds {size(first, bucket)} on rank 0 and {size(second, bucket)} on rank 1",
-            "what each rank plans from: its own times, or what both know?",
+            f"bucket {bucket} holds {bucket_size(first, bucket)} on rank 0 and {bucket_size(second, bucket)} on rank 1",
+            "what each rank plans from: its own times, or times that are the same on both?",
         )
 
 
@@ -114,23 +115,23 @@ def all_ranks_agree(case):
 def a_tenth_faster_than_the_default(case):
     sizes, ready, *cable = CABLES[case.scenario]
     last, plan = slowest(ready), case.results[0]
-    taken, usual = seconds(plan, sizes, last, *cable), seconds(default(sizes, last), sizes, last, *cable)
+    planned, default = seconds(plan, sizes, last, *cable), seconds(default_plan(sizes, last), sizes, last, *cable)
     expect(
-        taken <= FASTER * usual,
-        f"the last message is over after {1e3 * taken:.0f} ms with {len(plan)} bucket{'s' * (len(plan) > 1)}, after "
-        f"{1e3 * usual:.0f} ms with the default",
+        planned <= MAX_SHARE * default,
+        f"the last message is over after {1e3 * planned:.0f} ms with {len(plan)} bucket{'s' * (len(plan) > 1)}, after "
+        f"{1e3 * default:.0f} ms with the default",
         lambda: advice(plan, sizes, last, *cable),
     )
-    return 1 - taken / usual
+    return 1 - planned / default
 
 
 def slowest(ready):
     """{name: seconds until the last rank has it}"""
-    return {name: max(rank[name] for rank in ready) for name in ready[0]}
+    return {name: max(times[name] for times in ready) for name in ready[0]}
 
 
 def gradient_buckets(plan, sizes, ready):
-    """The plan as the simulator takes it: the cost of a bucket is the time from the one before it."""
+    """The buckets as the simulator takes them: the cost of one is the time since the one before it was ready."""
     ends = [0.0, *(max(ready[name] for name in bucket) for bucket in plan)]
     pairs = zip(plan, ends, ends[1:], strict=False)
     return [Gradient(sum(map(sizes.get, bucket)), end - begin) for bucket, begin, end in pairs]
@@ -138,30 +139,30 @@ def gradient_buckets(plan, sizes, ready):
 
 def seconds(plan, sizes, ready, latency, speed):
     """From the begin of backward until the last message is over, by the simulator."""
-    several = gradient_buckets(plan, sizes, ready)
-    backward = sum(bucket.cost for bucket in several)
-    return simulate(Compute(0.0, backward), several, lambda size: latency + size / speed, bucket_mib=1e-9).seconds
+    planned = gradient_buckets(plan, sizes, ready)
+    backward = sum(bucket.cost for bucket in planned)
+    return simulate(Compute(0.0, backward), planned, lambda size: latency + size / speed, bucket_mib=1e-9).seconds
 
 
-def default(sizes, ready):
-    """DDP's own plan."""
+def default_plan(sizes, ready):
+    """The plan with DDP's default buckets."""
     order = sorted(ready, key=ready.get)
-    rest, counts = iter(order), [int(bucket.cost) for bucket in buckets([Gradient(sizes[name], 1) for name in order])]
-    return [[next(rest) for _ in range(count)] for count in counts]
+    # Each gradient costs 1, so that the cost of a bucket is the number of its gradients.
+    counts = [int(bucket.cost) for bucket in buckets([Gradient(sizes[name], 1) for name in order])]
+    remaining = iter(order)
+    return [[next(remaining) for _ in range(count)] for count in counts]
 
 
 def advice(plan, sizes, ready, latency, speed):
     """Where a plan that is too slow loses its time."""
-    if plan == default(sizes, ready):
+    if plan == default_plan(sizes, ready):
         return "these are the default's own buckets: what would another limit do?"
-    several = gradient_buckets(plan, sizes, ready)
-    sent = sum(sizes.values()) / speed
-    if len(plan) * latency > sent and len(plan) > 1:
+    if len(plan) > 1 and len(plan) * latency > sum(sizes.values()) / speed:
         return "every bucket pays the latency; is the last rank ready early enough for so many?"
-    if several[0].cost > 0.5 * max(ready.values()):
+    if gradient_buckets(plan, sizes, ready)[0].cost > 0.5 * max(ready.values()):
         return "the cable is idle until the first bucket is full"
-    return "the cable waits for the last rank: whose times is the plan made from?"
+    return "the cable waits for the last rank: from which rank's times is the plan made?"
 
 
-def size(plan, number):
+def bucket_size(plan, number):
     return f"{len(plan[number])} gradients" if number < len(plan) else "nothing"
