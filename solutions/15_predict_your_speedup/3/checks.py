@@ -1,48 +1,46 @@
-"""15.3: latency and bandwidth of a cable from times of all-reduces, some of which are wrong."""
+"""15.3: a function that fits latency and bandwidth of a cable to times of all-reduces, some of which are wrong."""
 
 import math
 import random
 import statistics
 
 from ddp_course.grader.vocabulary import Mistake, Wrong, check, driver_job, expect, numbers, recognised
-from ddp_course.plan.link import SMALL
+from ddp_course.plan.link import LARGE, SMALL
+
+from .given import REPEATS, SIZES
 
 FUNCTION, WITHIN = "fit", 0.10
 KIB, MIB = 2**10, 2**20
-FREE = 4 * KIB, 256 * KIB  # between them the cable's buffer takes the bytes at once
-SIZES = [64, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB]
-CABLES = {  # ranks, latency, bytes per second, sizes, noise; how many times beside the first are bad, if not 7
-    "a clean measurement": (2, 100e-6, 12.5e6, SIZES, 0.0),
-    "a cable of 100 Mbit/s": (2, 100e-6, 12.5e6, SIZES, 0.02),
-    "four machines, 1 Gbit/s": (4, 60e-6, 125e6, SIZES, 0.02),
-    "eight machines, a long way": (8, 3e-3, 500e6, SIZES, 0.01),
+CABLES = {  # ranks, latency, bytes per second, sizes, noise, number of outliers per size besides the first time
+    "a clean measurement": (2, 100e-6, 12.5e6, SIZES, 0.0, 0),
+    "a cable of 100 Mbit/s": (2, 100e-6, 12.5e6, SIZES, 0.02, 7),
+    "four machines, 1 Gbit/s": (4, 60e-6, 125e6, SIZES, 0.02, 7),
+    "eight machines, a long way": (8, 3e-3, 500e6, SIZES, 0.01, 7),
     "a long way, 10 Gbit/s": (2, 10e-3, 1.25e9, [*SIZES, 64 * MIB], 0.005, 11),
-    "three machines, few sizes": (3, 200e-6, 25e6, [256, 32 * KIB, 512 * KIB, 8 * MIB], 0.02),
+    "three machines, few sizes": (3, 200e-6, 25e6, [256, 32 * KIB, 512 * KIB, 8 * MIB], 0.02, 7),
 }
+TYPICAL = "which of the times of one size is to be believed"
 
 
 def ring(size, ranks, latency, speed):
-    return 2 * (ranks - 1) * (latency + (0 if FREE[0] < size < FREE[1] else size) / ranks / speed)
-
-
-def times(scenario, repeats=25):
-    """{bytes: seconds}. With noise, the first of each size warms up, others were disturbed, some noted too short."""
-    ranks, latency, speed, sizes, noise, *bad = CABLES[scenario]
-    luck, seconds = random.Random(f"15.3 {scenario}"), {}
-    for size in sizes:
-        right = ring(size, ranks, latency, speed)
-        seconds[size] = [right * (1 + luck.gauss(0, noise)) for _ in range(repeats)]
-        if noise:
-            seconds[size][0] *= 8
-            for number in luck.sample(range(1, repeats), *bad or [7]):
-                seconds[size][number] *= luck.choice([3.0, 10.0, 40.0, 0.4, 0.6])
-    return seconds
+    """Seconds of an all-reduce. Bytes between SMALL and LARGE take no time: the cable's buffer takes them at once."""
+    return 2 * (ranks - 1) * (latency + (0 if SMALL < size < LARGE else size) / ranks / speed)
 
 
 def measurement(scenario):
-    pairs = list(times(scenario).items())
+    """({bytes: times}, ranks). With noise, the first of each size warms up, and outliers are too long or too short."""
+    ranks, latency, speed, sizes, noise, outliers = CABLES[scenario]
+    luck, pairs = random.Random(f"15.3 {scenario}"), []
+    for size in sizes:
+        right = ring(size, ranks, latency, speed)
+        times = [right * (1 + luck.gauss(0, noise)) for _ in range(REPEATS)]
+        if noise:
+            times[0] *= 8
+            for number in luck.sample(range(1, REPEATS), outliers):
+                times[number] *= luck.choice([3.0, 10.0, 40.0, 0.4, 0.6])
+        pairs.append((size, times))
     random.Random(f"{scenario} order").shuffle(pairs)
-    return dict(pairs), CABLES[scenario][0]
+    return dict(pairs), ranks
 
 
 JOBS = [driver_job(1, FUNCTION, {scenario: measurement(scenario) for scenario in CABLES})]
@@ -98,16 +96,17 @@ def the_latency_is_right(case):
 
 
 def fit_of(case):
-    """The numbers that were returned; None if something else was."""
+    """The numbers that were returned; None if the answer returned anything else."""
     returned = case.results[0]["fit"]
     return numbers(list(returned)) if isinstance(returned, list | tuple) else None
 
 
 def bandwidth_mistakes(seconds, ranks, speed):
-    low, high = min(size for size in seconds if size >= FREE[1]), max(seconds)
-    share, others = 2 * (ranks - 1) / ranks, "which of the times of one size is to be believed"
+    """The known mistakes, each with its bandwidth."""
+    low, high = min(size for size in seconds if size >= LARGE), max(seconds)
+    share = 2 * (ranks - 1) / ranks  # of the bytes of an all-reduce, what a rank sends
 
-    def slope(pick):
+    def by_slope(pick):
         return share * (high - low) / (pick(seconds[high]) - pick(seconds[low]))
 
     return [
@@ -118,19 +117,22 @@ def bandwidth_mistakes(seconds, ranks, speed):
         ),
         Mistake("in bits", 8 * speed, "the unit: bytes per second"),
         Mistake("as if each rank sent all bytes once", speed / share, "how many bytes a rank sends in a ring"),
-        Mistake("from the mean of the times", slope(statistics.mean), others),
-        Mistake("from the shortest times", slope(min), others),
+        Mistake("from the mean of the times", by_slope(statistics.mean), TYPICAL),
+        Mistake("from the shortest times", by_slope(min), TYPICAL),
     ]
 
 
 def latency_mistakes(seconds, ranks):
-    small, messages, others = min(seconds), 2 * (ranks - 1), "which of the times of one size is to be believed"
-    typical = statistics.median(seconds[small])
-    few = [statistics.median(times) for size, times in seconds.items() if size <= SMALL]
+    """The known mistakes, each with its latency."""
+    smallest, messages = min(seconds), 2 * (ranks - 1)
+    typical = statistics.median(seconds[smallest])
+    typical_of_small = [statistics.median(times) for size, times in seconds.items() if size <= SMALL]
     return [
-        Mistake("the time of a whole all-reduce", typical, "how many messages an all-reduce is"),
+        Mistake("the time of a whole all-reduce", typical, "how many messages an all-reduce sends one after the other"),
         Mistake("in microseconds", 1e6 * typical / messages, "the unit: seconds"),
-        Mistake("from the mean of the times", statistics.mean(seconds[small]) / messages, others),
-        Mistake("from the shortest time", min(seconds[small]) / messages, others),
-        Mistake("with the bytes of 4 KiB in it", max(few) / messages, "which sizes pay for their bytes too"),
+        Mistake("from the mean of the times", statistics.mean(seconds[smallest]) / messages, TYPICAL),
+        Mistake("from the shortest time", min(seconds[smallest]) / messages, TYPICAL),
+        Mistake(
+            "with the bytes of 4 KiB in it", max(typical_of_small) / messages, "which sizes pay for their bytes too"
+        ),
     ]

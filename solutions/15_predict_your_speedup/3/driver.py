@@ -1,4 +1,4 @@
-"""Inside a rank, for 15.3: what the learner's function fits, and whether it has asked the course's own."""
+"""Inside a rank, for 15.3: what the learner's function fits, and whether it loads the course's own fit."""
 
 import sys
 

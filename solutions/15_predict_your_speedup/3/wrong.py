@@ -30,7 +30,7 @@ ANSWERS = (
         +    latency = abs(typical[large[0]] - large[0] * longer / grown) / (2 * (ranks - 1)) + 1e-9
     """),
     WrongAnswer(
-        "sizes_by_heart", "asks for sizes that not every cable was measured with",
+        "sizes_by_heart", "uses two fixed sizes, with which not every cable was measured",
         state="crashed", check="raises", says="three machines, few sizes", look="typical[large[-1]]", edit="""
         -    small, large = min(typical), sorted(size for size in typical if size >= 256 * 2**10)
         -    grown, longer = large[-1] - large[0], typical[large[-1]] - typical[large[0]]
@@ -44,7 +44,7 @@ ANSWERS = (
         +    return {"latency": latency, "bytes_per_second": bytes_per_second}
     """),
     WrongAnswer(
-        "ready_made", "asks the course's own fit",
+        "ready_made", "calls the course's own fit",
         check="fitted_by_hand", says="has loaded ddp_course.plan", look="yours to write", text='''
         def fit(seconds, ranks):
             from ddp_course.plan import link
