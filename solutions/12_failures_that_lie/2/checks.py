@@ -30,7 +30,7 @@ def scenario(what, ranks):
     return f"{what}, on rank{'s' * (len(ranks) > 1)} {' and '.join(map(str, ranks))}" if ranks else what
 
 
-# For a number of ranks: (what is changed, the ranks that change it, the right result of odd_ranks).
+# (what is changed, the ranks that change it, the right result of odd_ranks), on 4, 3 and 2 ranks.
 ON_4 = [(what, [(3 * number + 1) % 4], [(3 * number + 1) % 4]) for number, what in enumerate(CHANGED)]
 ON_4 += [("the last bit of one weight", [0, 3], [0, 1, 2, 3])]
 ON_3 = [
@@ -41,14 +41,20 @@ ON_3 = [
 ]
 ON_2 = [("the last bit of one weight", [1], [0, 1])]
 EQUAL = [(what, [], []) for what in SOUND]
-CHANGES_ON = {4: EQUAL + ON_4, 3: EQUAL + ON_3, 2: EQUAL + ON_2, 1: EQUAL}
-CALLS = {
-    world: {scenario(what, changed): (what, changed) for what, changed, _ in rows} for world, rows in CHANGES_ON.items()
+CASES = {  # of each number of ranks, by scenario
+    world: {scenario(what, changed): (what, changed, odd) for what, changed, odd in EQUAL + rows}
+    for world, rows in ((4, ON_4), (3, ON_3), (2, ON_2), (1, []))
 }
-JOBS = [driver_job(world, FUNCTION, CALLS[world], seconds=8.0, loads=("torch._dynamo",)) for world in CALLS]
-RIGHT = {
-    (world, scenario(what, changed)): (what, odd) for world, rows in CHANGES_ON.items() for what, changed, odd in rows
-}
+JOBS = [
+    driver_job(
+        world,
+        FUNCTION,
+        {name: (what, changed) for name, (what, changed, _) in rows.items()},
+        seconds=8.0,
+        loads=("torch._dynamo",),
+    )
+    for world, rows in CASES.items()
+]
 
 
 @check("no alarm where all ranks hold the same, also with a NaN, or a BatchNorm", scenarios=SOUND)
@@ -64,14 +70,14 @@ def equal_replicas_pass(case, rank, result):
 
 @check(f"{len(CHANGED)} kinds of difference are seen, each on one rank")
 def every_difference_is_seen(case):
-    what, odd = RIGHT[case.world, case.scenario]
+    what, _, odd = CASES[case.world][case.scenario]
     look_at = next((look for word, look in LOOK.items() if word in what), "every bit of every parameter")
     expect(not odd or case.results[0]["returned"] != [], f"{FUNCTION} returned [] on rank 0", look_at)
 
 
 @check("every rank names the odd ranks, on 1 to 4 ranks")
 def the_odd_ranks_are_named(case, rank, result):
-    _, odd = RIGHT[case.world, case.scenario]
+    _, _, odd = CASES[case.world][case.scenario]
     look_at = "rank 0 may be the odd one: more than half of the ranks decide; without such a majority, all"
     if result["returned"] != case.results[0]["returned"]:
         look_at = "every rank has to know: it may be the only one whose log survives"
