@@ -27,7 +27,7 @@ def work_runs_once(case, rank, result):
     expect(
         result["calls"] == (rank == 0),
         f"rank {rank} called work {result['calls']} times",
-        "it may be a download, or a file that one rank writes: rank 0 calls it, once",
+        "work may download or write a file: rank 0 calls it, once",
     )
 
 
@@ -35,10 +35,10 @@ def work_runs_once(case, rank, result):
 def results_arrive(case, rank, result):
     kind, value = case.args[0]
     right = value if kind == "returns" else repr(ValueError(value))
-    came = f"returned {result['returned']!r}" if "returned" in result else f"raised {result['raised']}"
+    outcome = f"returned {result['returned']!r}" if "returned" in result else f"raised {result['raised']}"
     expect(
         "returned" in result and result["returned"] == right,
-        f"rank {rank} {came}; work returned {right!r}",
+        f"rank {rank} {outcome}; work returned {right!r}",
         "how does a rank tell a result from a failure? Any result is possible",
     )
 

@@ -196,7 +196,7 @@ def the_ranks_are_right(case):
 def missed(what):
     """Where to look if the answer has overlooked a difference in `what`."""
     return {
-        "samples": "one sample that two ranks read in a step is enough, at whichever places",
+        "samples": "one sample that two ranks read in a step is enough, at any position",
         "random": "random states that are equal on two ranks",
         "collectives": "name, sizes and order of the collectives, also their number",
     }.get(what, f"{what}: equal on all ranks, in every step")

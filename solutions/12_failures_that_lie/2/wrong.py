@@ -88,7 +88,7 @@ ANSWERS = (
         +    digests = [digest.item() for digest in gathered]
     """),
     RightAnswer(
-        "rank_0_counts", "rank 0 counts and broadcasts whom it found", edit="""
+        "rank_0_counts", "rank 0 finds the odd ranks and broadcasts them", edit="""
         -    digests = [None] * dist.get_world_size()
         -    dist.all_gather_object(digests, fingerprint(model, optimizer))
         -    [(most, count)] = Counter(digests).most_common(1)

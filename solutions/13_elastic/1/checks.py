@@ -85,7 +85,7 @@ def the_first_to_die_is_named(case):
     first, (_, right, _, _) = returned(case, "first"), RUNS[case.scenario]
     look_at = "the attempts that failed, in order: one rank for each, and none for the last, which ended well"
     if isinstance(first, list) and len(first) == len(right):
-        look_at = "the time of its exit says who was first; neither the code nor the place in the list does"
+        look_at = "the time of a rank's exit says who was first; neither the code nor the place in the list does"
     expect(first == right, f"{FUNCTION} named {first!r} as first, not {right}", look_at)
 
 

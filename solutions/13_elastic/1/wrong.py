@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "first_in_the_list", "takes the order of the list for that of time",
-        check="the_first_to_die_is_named", says="as first, not", look="the time of its exit", edit="""
+        check="the_first_to_die_is_named", says="as first, not", look="the time of a rank's exit", edit="""
         -            first.append(min(exits)[1])
         +            first.append(exits[0][1])
     """),

@@ -10,7 +10,7 @@ ANSWERS = (
         +        counts.append(begins[n])
     """),
     WrongAnswer(
-        "no_bucket_for_one", "cuts before the last gradient also where there is but one",
+        "no_bucket_for_one", "cuts before the last gradient also where there is only one",
         check="every_gradient_is_in_one_bucket", says="one gradient: plan returned", look="each at least 1", text='''
         def plan(gradients, backward, latency, bytes_per_second):
             return [len(gradients) - 1, 1]
