@@ -17,19 +17,19 @@ ANSWERS = (
         -#SBATCH --signal=B:TERM@120
     """),
     WrongAnswer(
-        "exits_in_the_trap", "takes the signal for the end of the script",
+        "exits_in_the_trap", "ends the script in the trap, while the tasks are saving",
         check=SAVED, says="the script ended with exit code 75 while the tasks were saving", edit="""
         -trap 'echo "SIGTERM: the time limit is near"; scancel --signal=TERM "$SLURM_JOB_ID.0"' TERM
         +trap 'scancel --signal=TERM "$SLURM_JOB_ID.0"; exit 75' TERM
     """),
     WrongAnswer(
-        "too_late", "asks half a minute before the limit",
+        "too_late", "asks the tasks to save half a minute before the limit",
         check=SAVED, says="SIGTERM came 30 s before the time limit", look="90 s", edit="""
         -#SBATCH --signal=B:TERM@120
         +#SBATCH --signal=B:TERM@30
     """),
     WrongAnswer(
-        "may_not_be_requeued", "does not ask for it",
+        "may_not_be_requeued", "has no #SBATCH --requeue",
         check=QUEUE, says="`scontrol requeue` was refused", look="#SBATCH --requeue", edit="""
         -#SBATCH --requeue
     """),
@@ -46,7 +46,7 @@ ANSWERS = (
         +RUN=runs/$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
     """),
     WrongAnswer(
-        "named_after_the_machines", "names the folder after the machines, which are others each time",
+        "named_after_the_machines", "names the folder after the machines, which differ from attempt to attempt",
         check=RESUMED, says="attempt 1: task 0 began at step 0", edit="""
         -RUN=runs/$SLURM_JOB_ID
         +RUN=runs/$SLURM_JOB_NODELIST
@@ -57,14 +57,14 @@ ANSWERS = (
         -#SBATCH --open-mode=append
     """),
     WrongAnswer(
-        "requeues_always", "gives back whatever ends",
+        "requeues_always", "requeues the job whatever the tasks' exit code",
         check="what_is_over_stays_over", says="two time limits: the tasks ended with exit code 0, and the job went back",
         look="75 another attempt", edit="""
         -if [ "$code" -eq 75 ]; then scontrol requeue "$SLURM_JOB_ID" && sleep 60; fi
         +scontrol requeue "$SLURM_JOB_ID" && sleep 60
     """),
     WrongAnswer(
-        "every_bug_is_1", "ends with 1 whatever the code of the tasks was",
+        "every_bug_is_1", "ends with 1 for every exit code of the tasks but 0",
         check="what_is_over_stays_over", says="exit code 3, and the job ended with exit code 1", look="and end with it",
         edit="""
         -exit "$code"
@@ -99,7 +99,7 @@ ANSWERS = (
         +if [ -n "${asked:-}" ]; then wait "$pid"; code=$?; fi
     """),
     RightAnswer(
-        "as_the_template", "a function on each node, that is signalled too, and a look at the queue before it requeues",
+        "as_the_template", "runs a function on each node, which traps the signal too; asks squeue before it requeues",
         edit="""
         -srun train --run-dir "$RUN" --resume &
         +node() {
@@ -121,7 +121,7 @@ ANSWERS = (
         +fi
     """),
     RightAnswer(
-        "looks_every_second", "polls for srun instead of waiting, and passes the code on by a file", edit="""
+        "looks_every_second", "polls for the exit code in a file that srun's subshell writes, instead of waiting", edit="""
         -srun train --run-dir "$RUN" --resume &
         -while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done
         -[ "$code" -ne 143 ] || { wait $!; code=$?; }
