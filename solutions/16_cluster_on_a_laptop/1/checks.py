@@ -4,32 +4,31 @@ from ddp_course.grader.verdict import last_lines
 from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect
 
 from .slurm_play import KILL_WAIT, SAVE
-from .stand_in import BUG as CODE
-from .stand_in import STEPS_PER_ATTEMPT
+from .stand_in import BUG_CODE, STEPS_PER_ATTEMPT
 
 FUNCTION = "batch_script"
 LIMITS, DONE, BUG = "two time limits", "done in time", "a task with a bug"
-RUNS = {LIMITS: ["limit", "limit", "done"], DONE: ["done"], BUG: ["bug"]}
+RUNS = {LIMITS: ["limit", "limit", "done"], DONE: ["done"], BUG: ["bug"]}  # how each attempt ends
 CALLS = {scenario: (ends,) for scenario, ends in RUNS.items()}
 JOBS = [driver_job(1, FUNCTION, CALLS, seconds=50.0, patience=40.0)]
 
 
 @check("before each time limit both tasks are asked to save", begin="")
 def the_tasks_are_asked_before_the_limit(case):
-    for begin, attempt in limits(case):
-        if len(attempt["in_time"]) >= 2:
+    for begin, attempt in attempts_at_limit(case):
+        if len(attempt["asked_in_time"]) >= 2:
             continue
         expect(
             attempt["notice"] is not None,
             f"{begin}no signal came before the time limit",
-            "#SBATCH --signal, above the first command: without it Slurm says nothing before the time limit",
+            "#SBATCH --signal, above the first command: without it Slurm sends no signal before the time limit",
         )
         expect(
             not attempt["srun_killed"],
             f"{begin}srun was sent SIGTERM, and killed both tasks; nothing was saved",
-            "who reaches the tasks without killing them: scancel --signal, and not a signal to srun",
+            "which command sends the tasks a signal without killing them: scancel --signal, and not a signal to srun",
         )
-        look_at = "scancel ends what it is not told to send a signal: --signal=TERM"
+        look_at = "scancel without --signal=TERM ends the job or kills its tasks"
         expect(attempt["ended"] != "cancelled", f"{begin}the job was cancelled", look_at)
         expect(not attempt["scancel_killed"], f"{begin}scancel killed both tasks; nothing was saved", look_at)
         expect(
@@ -39,26 +38,26 @@ def the_tasks_are_asked_before_the_limit(case):
         )
         expect(
             attempt["ended"] != "exited",
-            f"{begin}the script ended with exit code {attempt['code']}; {asked(attempt)} had got SIGTERM",
-            "a trap for the signal of #SBATCH --signal, which hands it to the tasks; then wait for them",
+            f"{begin}the script ended with exit code {attempt['code']}; {tasks_asked(attempt)} had got SIGTERM",
+            "a trap for the signal of #SBATCH --signal, which passes it on to the tasks; then wait for them",
         )
         raise Wrong(
-            f"{begin}at the time limit {asked(attempt)} had got SIGTERM",
-            "the other task runs on another machine: who reaches both?"
-            if attempt["in_time"]
-            else "does the trap run? bash waits for a command in the foreground first; and whom does it tell?",
+            f"{begin}at the time limit {tasks_asked(attempt)} had got SIGTERM",
+            "the other task runs on another machine: which command sends a signal to both?"
+            if attempt["asked_in_time"]
+            else "does the trap run? bash waits for a command in the foreground first; and what does it send to whom?",
         )
 
 
 @check(f"both have saved when the attempt ends, {SAVE} s later", begin="")
 def both_tasks_save(case):
-    for begin, attempt in limits(case):
+    for begin, attempt in attempts_at_limit(case):
         if len(attempt["saved"]) == 2:
             continue
         expect(
             not attempt["left_early"] or attempt["ended"] != "requeued",
             f"{begin}the job was given back while the tasks were saving",
-            "in which order? Wait for the tasks, then scontrol requeue",
+            "the order of the commands: wait for the tasks, then scontrol requeue",
         )
         expect(
             not attempt["left_early"],
@@ -70,12 +69,12 @@ def both_tasks_save(case):
             f"{begin}SIGTERM came {attempt['notice']} s before the time limit; the tasks were killed while saving",
             f"#SBATCH --signal=...@seconds: a save takes {SAVE} s, and KillWait is only {KILL_WAIT} s",
         )
-        raise Wrong(f"{begin}{len(attempt['saved'])} of 2 tasks saved", "what ends a task that is saving")
+        raise Wrong(f"{begin}{len(attempt['saved'])} of 2 tasks saved", "what ended a task while it was saving?")
 
 
 @check("after it the job goes back into the queue", begin="")
 def the_job_goes_back_into_the_queue(case):
-    for begin, attempt in limits(case):
+    for begin, attempt in attempts_at_limit(case):
         if attempt["ended"] == "requeued":
             continue
         expect(
@@ -90,7 +89,7 @@ def the_job_goes_back_into_the_queue(case):
         )
         raise Wrong(
             f"{begin}the script ended with exit code {attempt['code']}, and no requeue",
-            "scontrol requeue, if the tasks ended with 75: of which command does $? tell?",
+            "scontrol requeue, if the tasks ended with 75: which command's exit code is in $?",
         )
 
 
@@ -109,10 +108,10 @@ def each_attempt_goes_on_where_it_was(case):
 @check("what they printed is kept", begin="{scenario}: ")
 def the_output_of_all_attempts_is_kept(case):
     result = case.results[0]
-    kept, attempts = result["printed"].count("task 0: begins"), len(result["attempts"])
+    in_file, attempts = result["printed"].count("task 0: begins"), len(result["attempts"])
     expect(
-        kept >= attempts,
-        f"the output file has {kept} of {attempts} attempts",
+        in_file >= attempts,
+        f"the output file has {in_file} of {attempts} attempts",
         "#SBATCH --open-mode: a requeued job truncates its output file",
     )
 
@@ -120,7 +119,7 @@ def the_output_of_all_attempts_is_kept(case):
 @check("what is done completes, and a bug fails and is not tried again", begin="{scenario}: ")
 def what_is_over_stays_over(case):
     state, code, attempts = (case.results[0][name] for name in ("state", "exit_code", "attempts"))
-    right = ("FAILED", CODE) if case.scenario == BUG else ("COMPLETED", 0)
+    right = ("FAILED", BUG_CODE) if case.scenario == BUG else ("COMPLETED", 0)
     ended = f"ended with exit code {code}" if attempts[-1]["ended"] == "exited" else f"is {state}"
     if attempts[-1]["ended"] == "requeued":
         ended = "went back into the queue"
@@ -131,8 +130,8 @@ def what_is_over_stays_over(case):
     )
 
 
-def limits(case):
-    """(how a message begins, the attempt) of each attempt that came near its time limit."""
+def attempts_at_limit(case):
+    """(the beginning of a message, the attempt) for each attempt that came near its time limit."""
     result = case.results[0]
     if "attempts" not in result:
         raise Wrong(f"{FUNCTION} returned {result['returned']}, not a text", "the return value: the script's text")
@@ -148,5 +147,5 @@ def limits(case):
             yield begin, attempt
 
 
-def asked(attempt):
-    return {0: "no task", 1: "one task"}.get(len(attempt["in_time"]), "both tasks")
+def tasks_asked(attempt):
+    return {0: "no task", 1: "one task"}.get(len(attempt["asked_in_time"]), "both tasks")

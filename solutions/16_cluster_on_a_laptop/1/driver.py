@@ -1,4 +1,4 @@
-"""Inside a rank, for 16.1: the learner's batch script as a job of a Slurm that is played."""
+"""Inside a rank, for 16.1: run the learner's batch script as a job of slurm_play.py."""
 
 import tempfile
 from pathlib import Path
@@ -7,6 +7,7 @@ from .slurm_play import play
 
 
 def drive(batch_script, ends):
+    """The outcome of `play`, or {"returned": ...} if the answer returned no text."""
     script = batch_script()
     if not isinstance(script, str):
         return {"returned": repr(script)[:200]}

@@ -2,9 +2,9 @@
 
     python stand_in.py NAME ARGUMENT ...
 
-Started by the scheduler of slurm_play.py, whose folder is in the variable PLAY: events.jsonl there tells it what
-happened. Each behaves as the real one was seen to behave with Slurm 22.05, as far as question 16.1 needs it. Nothing
-but the standard library is loaded, so that a start takes milliseconds.
+The batch script starts them. They write what happened into events.jsonl, in the folder that the variable PLAY names,
+where slurm_play.py reads it. Each behaves as the real one was seen to behave with Slurm 22.05, as far as question 16.1
+needs it. Nothing but the standard library is loaded, so that a start takes milliseconds.
 """
 
 import json
@@ -16,19 +16,20 @@ import sys
 import time
 from pathlib import Path
 
-HOME = Path(os.environ.get("PLAY", "."))
+FOLDER = Path(os.environ.get("PLAY", "."))
+ATTEMPT = int(os.environ.get("PLAY_ATTEMPT", "0"))
 STEPS_PER_ATTEMPT = 100
-BUG = 3  # exit code of a task
-SECOND = 0.01  # of `sleep`
-WITH_VALUE = {  # srun's, as in -n 2
+BUG_CODE = 3  # exit code of a task that has a bug
+SIMULATED_SECOND = 0.01  # real seconds that `sleep 1` takes
+WITH_VALUE = {  # options of srun whose value is the next word, as in -n 2
     *"-N -n -c -t -o -e -J -p -w -x -D -W --wait --nodes --ntasks --ntasks-per-node --cpus-per-task".split(),
     *"--output --error --time --signal".split(),
 }
 
 
-def note(event, **what):
-    with open(HOME / "events.jsonl", "a") as file:
-        file.write(json.dumps({"event": event, "attempt": int(os.environ["PLAY_ATTEMPT"]), **what}) + "\n")
+def note(event, **details):
+    with open(FOLDER / "events.jsonl", "a") as file:
+        file.write(json.dumps({"event": event, "attempt": ATTEMPT, **details}) + "\n")
 
 
 def srun(arguments):
@@ -37,14 +38,14 @@ def srun(arguments):
         option = arguments.pop(0)
         if option in WITH_VALUE:
             arguments.pop(0)
-    steps = HOME / f"steps-{os.environ['PLAY_ATTEMPT']}"
+    steps = FOLDER / f"steps-{ATTEMPT}"
     steps.mkdir(exist_ok=True)
     step = len(list(steps.iterdir()))
     (steps / str(step)).mkdir()
-    tasks, asked = [], []
+    tasks, terminated_by = [], []
 
-    def end(number, frame):  # "srun: forcing job termination", and every task is killed
-        asked.append(number)
+    def kill_tasks(number, frame):  # "srun: forcing job termination"
+        terminated_by.append(number)
         note("srun killed its tasks", signal=signal.Signals(number).name)
         for task in tasks:
             send(task.pid, signal.SIGKILL)
@@ -56,48 +57,47 @@ def srun(arguments):
     signal.signal(signal.SIGINT, lambda number, frame: print("srun: interrupt (one more within 1 sec to abort)"))
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
         signal.signal(number, pass_on)
-    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGTERM, kill_tasks)
     for task in range(2):
-        own = {"SLURM_PROCID": str(task), "SLURM_NODEID": str(task), "SLURM_LOCALID": "0", "SLURM_STEP_ID": str(step)}
-        own |= dict.fromkeys(("HOSTNAME", "SLURMD_NODENAME"), machine(task))
+        added = {"SLURM_PROCID": str(task), "SLURM_NODEID": str(task), "SLURM_LOCALID": "0", "SLURM_STEP_ID": str(step)}
+        added |= dict.fromkeys(("HOSTNAME", "SLURMD_NODENAME"), machine(task))
         try:
-            tasks.append(subprocess.Popen(arguments, env=os.environ | own, start_new_session=True))
+            tasks.append(subprocess.Popen(arguments, env=os.environ | added, start_new_session=True))
         except OSError as error:
             print(f"srun: error: {error}", file=sys.stderr)
             return 2
         (steps / str(step) / str(task)).write_text(str(tasks[-1].pid))
-    if asked:
+    if terminated_by:  # also the task that was started after the signal
         pass_on(signal.SIGKILL, None)
     codes = [task.wait() for task in tasks]
     return max(code if code >= 0 else 128 - code for code in codes)
 
 
 def scancel(arguments):
-    """Without a signal: the end of the job, or SIGKILL for a step. With one: to its tasks, not to the batch shell."""
+    """Without a signal, end the job or kill a step. With one, send it to the tasks and not to the batch shell."""
     text = " ".join(arguments)
     option = re.search(r"(?:--signal[= ]|-s ?)(?:SIG)?(\w+)", text)
-    whom = [word for word in arguments if re.fullmatch(r"\d+(\.\w+)?", word) and word != (option and option[1])]
-    if not whom or whom[0].partition(".")[0] != os.environ["SLURM_JOB_ID"]:
+    targets = [word for word in arguments if re.fullmatch(r"\d+(\.\w+)?", word) and word != (option and option[1])]
+    if not targets or targets[0].partition(".")[0] != os.environ["SLURM_JOB_ID"]:
         print(f"scancel: error: Invalid job id {text}", file=sys.stderr)
         return 1
-    step = whom[0].partition(".")[2]
-    name = option[1] if option else ""
-    number = signal.Signals(int(name)) if name.isdigit() else getattr(signal, f"SIG{name}", None) if name else None
+    step = targets[0].partition(".")[2]
     if not option and not step:
         note("cancelled")
         return 0
     if not option:
-        number = signal.SIGKILL
         note("scancel killed the tasks")
+    name = option[1] if option else "KILL"
+    number = signal.Signals(int(name)) if name.isdigit() else getattr(signal, f"SIG{name}", None)
     if number is None:
         print(f"scancel: error: Unknown job signal: {name}", file=sys.stderr)
         return 1
     if step == "batch" or re.search(r"--batch|--full|(?<!\S)-[bf]", text):
-        os.kill(int((HOME / "shell").read_text()), number)
+        os.kill(int((FOLDER / "shell").read_text()), number)
         if "-f" not in text:
             return 0
     if not any([send(pid, number) for pid in tasks_of(step)]):
-        print(f"scancel: error: Kill job error on job step id {whom[0]}: Invalid job id specified", file=sys.stderr)
+        print(f"scancel: error: Kill job error on job step id {targets[0]}: Invalid job id specified", file=sys.stderr)
         return 1
     return 0
 
@@ -119,7 +119,7 @@ def scontrol(arguments):
 
 def machine(number):
     """The name of one of the two machines of this attempt."""
-    return f"node{1 + 2 * int(os.environ['PLAY_ATTEMPT']) + number}"
+    return f"node{1 + 2 * ATTEMPT + number}"
 
 
 def hostname(arguments):
@@ -133,17 +133,17 @@ def squeue(arguments):
 
 
 def sleep(arguments):
-    time.sleep(float(arguments[0].rstrip("s")) * SECOND)
+    time.sleep(float(arguments[0].rstrip("s")) * SIMULATED_SECOND)
     return 0
 
 
 def other(arguments):
-    print("not to be had in this play", file=sys.stderr)
+    print("this command is not available in the simulated Slurm", file=sys.stderr)
     return 1
 
 
 def train(arguments):
-    """`train --run-dir FOLDER [--resume]`: at SIGTERM it saves, for 90 seconds of the play, and ends with 75."""
+    """`train --run-dir FOLDER [--resume]`: at SIGTERM it saves, which takes 90 simulated seconds, and ends with 75."""
     options = dict(zip(arguments[::2], arguments[1::2], strict=False))
     folder = options.get("--run-dir") or next((word[10:] for word in arguments if word.startswith("--run-dir=")), "")
     if not folder:
@@ -152,22 +152,22 @@ def train(arguments):
     task, asked = os.environ.get("SLURM_PROCID", "none"), []
     shared = Path(os.environ["PLAY_SHARED"]).resolve()
     run = Path(folder).resolve()
-    if shared not in [run, *run.parents]:  # a disk of one machine: another attempt has other machines
-        run = HOME / "disks" / f"{os.environ['PLAY_ATTEMPT']}-{task}" / run.relative_to("/")
+    if shared not in [run, *run.parents]:  # on a disk of one machine, which the next attempt does not get
+        run = FOLDER / "disks" / f"{ATTEMPT}-{task}" / run.relative_to("/")
     run.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
-    whole = [int(path.stem) for path in run.glob("*.0") if path.with_suffix(".1").exists()]
-    step = max(whole, default=0) if "--resume" in arguments else 0
+    saved_steps = [int(path.stem) for path in run.glob("*.0") if path.with_suffix(".1").exists()]
+    step = max(saved_steps, default=0) if "--resume" in arguments else 0
     note("begins", task=task, step=step, folder=folder)
     print(f"task {task}: begins at step {step}", flush=True)
     while not asked:
-        for end, code in (("done", 0), ("bug", BUG)):
-            if (HOME / f"{end}-{os.environ['PLAY_ATTEMPT']}").exists():
+        for end, code in (("done", 0), ("bug", BUG_CODE)):
+            if (FOLDER / f"{end}-{ATTEMPT}").exists():
                 note("ends", task=task, code=code)
                 return code
         time.sleep(0.01)
     note("asked", task=task)
-    while not (HOME / f"saved-{os.environ['PLAY_ATTEMPT']}").exists():  # unless it is killed before
+    while not (FOLDER / f"saved-{ATTEMPT}").exists():  # unless it is killed before
         time.sleep(0.01)
     (run / f"{step + STEPS_PER_ATTEMPT}.{task}").touch()
     note("saved", task=task, step=step + STEPS_PER_ATTEMPT)
@@ -175,16 +175,16 @@ def train(arguments):
 
 
 def tasks_of(step):
-    """The processes of a step, or of all steps."""
-    files = (HOME / f"steps-{os.environ['PLAY_ATTEMPT']}").glob(f"{step or '*'}/*")
+    """The processes of a step, or of all steps if `step` is ""."""
+    files = (FOLDER / f"steps-{ATTEMPT}").glob(f"{step or '*'}/*")
     return [int(text) for file in files if (text := file.read_text())]
 
 
 def send(pid, number):
-    """To a task with all its children; whether there was one."""
+    """Send a signal to a task and all its children. Returns whether the task was there."""
     try:
         os.killpg(pid, number)
-    except (ProcessLookupError, PermissionError):  # macOS says the second of one that has ended
+    except (ProcessLookupError, PermissionError):  # macOS raises the second for a process that has ended
         return False
     return True
 
