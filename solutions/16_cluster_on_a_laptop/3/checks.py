@@ -1,11 +1,11 @@
-"""16.3: a data set that each machine downloads once, that is whole when it is read, and errors that all hear of."""
+"""16.3: a data set that each machine downloads once, that is whole when it is read; an error is raised on all ranks."""
 
-from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect, expect_few_bytes_sent
+from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect, expect_few_bytes_sent
 
 from .driver import SIZE
 
 FUNCTION = "prepare"
-FEW = 16_384  # bytes that a rank may send
+MAX_BYTES = 16_384  # that a rank may send
 RUNS = {  # the machine of each rank, which of them have the file, whose first download fails, one disk for all
     "two machines": ([0, 1], [], [], False),
     "one machine": ([0, 0], [], [], False),
@@ -23,9 +23,10 @@ RUNS = {  # the machine of each rank, which of them have the file, whose first d
 
 
 def job(world):
-    named = list(enumerate(RUNS.items()))
-    calls = [Call([(number, *how)] * world, scenario) for number, (scenario, how) in named if len(how[0]) == world]
-    return Job(world, FUNCTION, tuple(calls), driver=True)
+    runs = enumerate(RUNS.items())
+    return driver_job(
+        world, FUNCTION, {scenario: (number, *run) for number, (scenario, run) in runs if len(run[0]) == world}
+    )
 
 
 JOBS = [job(world) for world in (2, 3)]
@@ -65,13 +66,14 @@ def each_machine_downloads_once(case):
 
 @check("data.bin is whole whenever it is there")
 def nobody_sees_a_part(case, rank, result):
+    _, _, _, shared = RUNS[case.scenario]
     for attempt in result:
         expect(
             not attempt["parts_seen"],
             f"while rank {rank} downloaded, data.bin was there and not whole",
             "download under another name, of this machine's own, and rename what is whole",
         )
-        if attempt["raised"] and RUNS[case.scenario][3]:
+        if attempt["raised"] and shared:
             raise Wrong(
                 f"rank {rank} raised {attempt['raised'].partition(' -> ')[0]}",
                 "under which name does each machine download, if they share the disk?",
@@ -82,27 +84,26 @@ def nobody_sees_a_part(case, rank, result):
 def an_error_reaches_every_rank(case, rank, result):
     for number in expected_failures(case):
         raised = result[number]["raised"]
-        expect(
-            raised, f"rank {rank} raised nothing", "every rank has to hear of it: from whom, and in which collective?"
-        )
+        expect(raised, f"rank {rank} raised nothing", "every rank has to receive the error: in which collective?")
         expect(
             "No space left" in raised,
             f"rank {rank} raised {raised!r}, without the download's error",
-            "what went wrong, and where, is known on one rank: send its text",
+            "one rank has the error, the others need it: send its text",
         )
 
 
 @check(lambda sent: f"{max(sent)} bytes at most are sent between ranks")
 def the_file_is_not_sent(case):
-    look_at = "what does a rank have to tell the others? An error, or that there is none"
-    return expect_few_bytes_sent(case, FEW, lambda rank: "for a file that each machine downloads", look_at)
+    look_at = "what does a rank have to send the others? An error, or that there is none"
+    return expect_few_bytes_sent(case, MAX_BYTES, lambda rank: "for a file that each machine downloads", look_at)
 
 
 def downloads(case, machine, number):
-    """How often the ranks of a machine downloaded in one attempt."""
+    """How often the ranks of a machine downloaded in attempt `number`."""
     ranks = zip(case.results, RUNS[case.scenario][0], strict=True)
-    return sum(result[number]["downloads"] for result, own in ranks if own == machine)
+    return sum(result[number]["downloads"] for result, its_machine in ranks if its_machine == machine)
 
 
 def expected_failures(case):
+    """The numbers of the attempts in which a download fails."""
     return [0] if RUNS[case.scenario][2] else []

@@ -1,4 +1,4 @@
-"""Inside a rank, for 16.3: ranks that play several machines, each with a disk of its own, and a slow download."""
+"""Inside a rank, for 16.3: a folder for each machine stands for its disk, and the download is slow."""
 
 import os
 import time
@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 PART, PARTS = b"part of a data set" * 4096, 4
 SIZE = PARTS * len(PART)
-ERRORS = [  # of the download on each machine: what it raises is its own affair
+ERRORS = [  # what the download raises on each machine: of two types, so that an answer has to catch any
     RuntimeError(
         f"the connection broke off after {SIZE // 2} of {SIZE} bytes, with the last word of the server: "
         "No space left on device"
@@ -18,10 +18,16 @@ ERRORS = [  # of the download on each machine: what it raises is its own affair
 
 
 def drive(prepare, number, machines, present, fails, shared):
-    """machines: of each rank; present: those that have the file already; fails: those whose first download fails.
+    """This rank's report of each attempt; there are two if the first one's download fails.
 
-    Returns, for each attempt (two if one fails), the path, how many bytes of it are right, what was raised, how often
-    this rank downloaded, and how often it then saw a file that was not whole under the name that `prepare` returns.
+    number     of the run, for its folder
+    machines   the machine of each rank
+    present    the machines that have the file already
+    fails      the machines whose first download fails
+    shared     whether all machines share one disk
+
+    A report: the returned path, the size of data.bin, the error raised, how often this rank downloaded, and how often
+    data.bin was there and not whole while it did.
     """
     rank = dist.get_rank()
     machine, run = machines[rank], Path(f"run_{number}").resolve()
@@ -36,7 +42,7 @@ def drive(prepare, number, machines, present, fails, shared):
     final, attempts = folder / "data.bin", []
     if machine in present and os.environ["LOCAL_RANK"] == "0":
         final.write_bytes(PARTS * PART)
-    meet(run / "ready")
+    wait_for_ranks(run / "ready")
     for attempt in range(2 if fails else 1):
         report = {"path": None, "bytes": 0, "raised": None, "downloads": 0, "parts_seen": 0}
         attempts.append(report)
@@ -61,7 +67,7 @@ def drive(prepare, number, machines, present, fails, shared):
             if attempt or not (fails or shared):
                 raise
             report["raised"] = f"{type(error).__name__}: {error}"[:300]
-        meet(run / f"attempt_{attempt}")
+        wait_for_ranks(run / f"attempt_{attempt}")
     return attempts
 
 
@@ -73,8 +79,8 @@ def wait_for_machines(run, machine, machines):
         time.sleep(0.02)
 
 
-def meet(path):
-    """Wait until all ranks are here, without a collective: one of them may be in one of the answer's."""
+def wait_for_ranks(path):
+    """Wait until every rank has called this, without a collective: a rank may still be in one of the answer's."""
     Path(f"{path}_{dist.get_rank()}").touch()
     while not all(Path(f"{path}_{rank}").exists() for rank in range(dist.get_world_size())):
         time.sleep(0.02)

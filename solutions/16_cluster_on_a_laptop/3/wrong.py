@@ -52,7 +52,7 @@ ANSWERS = (
         +        part = target.with_name("data.part")
     """),
     WrongAnswer(
-        "waits_for_the_file", "looks for the file until it is there, which it never is after an error",
+        "waits_for_the_file", "waits until the file is there, which it never is after an error",
         check="does not end", says="(the download fails on machine", edit="""
         -        try:
         -            download(part)
@@ -83,14 +83,14 @@ ANSWERS = (
         +            error = f"machine {machine}: {failure}"[:80]
     """),
     WrongAnswer(
-        "swallows_it", "leaves the error where it was caught",
+        "swallows_it", "gathers the errors and raises none",
         check=ERROR, says="raised nothing", edit="""
         -    if any(errors):
         -        raise RuntimeError("; ".join(filter(None, errors)))
     """),
     WrongAnswer(
         "sends_the_file", "lets rank 0 send what it has to the other machines",
-        check=SENT, says="handed", look="what does a rank have to tell", edit="""
+        check=SENT, says="handed", look="what does a rank have to send", edit="""
         -    return target
         +    rest = [None] * dist.get_world_size()
         +    dist.all_gather_object(rest, target.read_bytes())
