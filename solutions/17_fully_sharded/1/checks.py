@@ -6,20 +6,19 @@ import torch
 
 from ddp_course.grader.vocabulary import check, driver_job, expect, number
 
-from .driver import OPTIMIZERS, SHAPES, gradients, start
+from .driver import OPTIMIZERS, SHAPES, gradients, initial_weights
 
 FUNCTION = "ShardedOptimizer"
 TOTAL = sum(math.prod(shape) for shape in SHAPES)
 SPARE = 64  # bytes per step for numbers such as a norm
-SAME, CLOSE = 1e-9, 1e-6  # of a norm; of a weight: some clip by max_norm / (norm + 1e-6)
+NORM_TOLERANCE = 1e-9  # relative
+WEIGHT_TOLERANCE = 1e-6  # absolute; some answers clip by max_norm / (norm + 1e-6)
 NO_LIMIT, SMALL, LARGE = None, 2.0, 1e6
 RUNS = {
     "AdamW": ("AdamW", [NO_LIMIT] * 4),
     "SGD with momentum": ("SGD", [NO_LIMIT] * 4),
     "SGD, clipped in some steps": ("SGD", [SMALL, LARGE, SMALL, NO_LIMIT, 0.0]),  # 0 is a limit, too
 }
-
-
 JOBS = [driver_job(world, FUNCTION, RUNS, loads=("torch._dynamo",)) for world in (2, 4, 3, 1)]
 
 
@@ -40,9 +39,9 @@ def the_norm_is_that_of_the_whole_gradient(case):
             norm = number(result["steps"][step][1])
             digits = 12 if math.isclose(norm, right, rel_tol=1e-5) else 6
             expect(
-                math.isclose(norm, right, rel_tol=SAME),
+                math.isclose(norm, right, rel_tol=NORM_TOLERANCE),
                 f"step {step} returned the norm {norm:.{digits}g} on rank {rank}; one process has {right:.{digits}g}",
-                "the squares of the average in all parts, added over the ranks; then the root; before clipping",
+                "the squares of the averaged gradient, added over the ranks, then the root; all that before clipping",
             )
 
 
@@ -50,10 +49,10 @@ def the_norm_is_that_of_the_whole_gradient(case):
 def the_weights_are_those_of_one_process(case):
     for step, (right, _) in enumerate(one_process(case)):
         for rank, result in enumerate(case.results):
-            for index, (own, wanted) in enumerate(zip(result["steps"][step][0], right, strict=True)):
-                gap = (own - wanted).abs().max().item() if own.shape == wanted.shape else math.inf
+            for index, (weight, expected) in enumerate(zip(result["steps"][step][0], right, strict=True)):
+                gap = (weight - expected).abs().max().item() if weight.shape == expected.shape else math.inf
                 expect(
-                    gap < CLOSE,
+                    gap < WEIGHT_TOLERANCE,
                     f"after step {step} parameter {index} on rank {rank} is {gap:.1e} away from one process",
                     "clipping scales by max_norm over the norm, never larger than 1; max_norm can be 0"
                     if "clipped" in case.scenario
@@ -76,13 +75,13 @@ def little_is_sent(case, rank, result):
 
 def one_process(case):
     """(weights, norm) after each step of one process with the averaged gradients."""
-    make, norms = RUNS[case.scenario]
-    parameters = [torch.nn.Parameter(tensor) for tensor in start()]
-    optimizer = OPTIMIZERS[make](parameters)
-    for step, max_norm in enumerate(norms):
-        of_ranks = [gradients(rank, step) for rank in range(case.world)]
-        for parameter, *parts in zip(parameters, *of_ranks, strict=True):
-            parameter.grad = sum(parts) / case.world
+    optimizer_name, max_norms = RUNS[case.scenario]
+    parameters = [torch.nn.Parameter(tensor) for tensor in initial_weights()]
+    optimizer = OPTIMIZERS[optimizer_name](parameters)
+    for step, max_norm in enumerate(max_norms):
+        gradients_of_ranks = [gradients(rank, step) for rank in range(case.world)]
+        for parameter, *rank_gradients in zip(parameters, *gradients_of_ranks, strict=True):
+            parameter.grad = sum(rank_gradients) / case.world
         norm = torch.cat([parameter.grad.flatten() for parameter in parameters]).norm()
         for parameter in parameters:
             parameter.grad *= 1 if max_norm is None else min(1, max_norm / norm)

@@ -3,25 +3,25 @@
 import torch
 import torch.distributed as dist
 
-SHAPES = [(5, 7), (7,), (3, 4, 2), (1,), (11,)]  # 78 elements: they divide by 1, 2 and 3, and not by 4 or 5
+SHAPES = [(5, 7), (7,), (3, 4, 2), (1,), (11,)]  # 78 elements: divisible by 2 and 3 ranks, not by 4
 
 
-def drive(build, make, norms):
-    """One update for each of `norms`, the largest gradient norms allowed: weights and norm after each, what is held.
+def drive(build, optimizer_name, max_norms):
+    """The weights and the norm after a step for each of `max_norms`, and how many elements the torch optimizer got.
 
-    make: the name of the optimizer to be sharded.
+    build: the learner's class.
     """
     rank, received = dist.get_rank(), []
-    parameters = [torch.nn.Parameter(tensor) for tensor in start()]
+    parameters = [torch.nn.Parameter(tensor) for tensor in initial_weights()]
 
     def make_optimizer(tensors):
         tensors = list(tensors)
         received.append(tensors)
-        return OPTIMIZERS[make](tensors)
+        return OPTIMIZERS[optimizer_name](tensors)
 
     sharded = build(list(parameters), make_optimizer)
     steps = []
-    for step, max_norm in enumerate(norms):
+    for step, max_norm in enumerate(max_norms):
         for parameter, gradient in zip(parameters, gradients(rank, step), strict=True):
             parameter.grad = gradient
         norm = sharded.step(max_norm)
@@ -37,13 +37,13 @@ OPTIMIZERS = {
 }
 
 
-def start():
+def initial_weights():
     generator = torch.Generator().manual_seed(1)
     return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in SHAPES]
 
 
 def gradients(rank, step):
-    """The gradients of `rank`; not of one size on all ranks, nor in all parameters."""
+    """The gradients of `rank`. Their size depends on the rank and on the parameter."""
     generator = torch.Generator().manual_seed(100 * step + rank + 7)
     return [
         (1 + rank + number) * torch.randn(shape, generator=generator, dtype=torch.float64)

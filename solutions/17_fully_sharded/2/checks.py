@@ -1,16 +1,16 @@
-"""17.2: a script with FSDP2 that raises nothing, and trains nothing, not all, or many different models."""
+"""17.2: FSDP2 without an error, but ranks begin with different weights, and some are not sharded, and none moves."""
 
-from ddp_course.grader.vocabulary import Call, Job, check, expect
+from ddp_course.grader.vocabulary import check, driver_job, expect
 
 FUNCTION = "prepare"
-APART, ALIKE = "each rank has drawn other weights", "all ranks have drawn the same"
 CLOSE = 1e-9
 
 
 def job(world):
-    calls = (Call([(list(range(world)),)] * world, APART), Call([([5] * world,)] * world, ALIKE))
+    seeds = {"each rank has drawn other weights": list(range(world)), "all ranks have drawn the same": [5] * world}
     loads = ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor")
-    return Job(world, FUNCTION, calls, seconds=12.0, driver=True, loads=loads)
+    calls = {scenario: (seeds_of_ranks,) for scenario, seeds_of_ranks in seeds.items()}
+    return driver_job(world, FUNCTION, calls, seconds=12.0, loads=loads)
 
 
 JOBS = [job(world) for world in (2, 3)]
@@ -22,9 +22,9 @@ def all_begin_with_rank_0s_model(case, rank, result):
         expect(
             gap < CLOSE,
             f"{name} on rank {rank} begins {gap:.1e} away from rank 0's",
-            "buffers: they are neither parameters nor sharded, and differ between the ranks too"
+            "buffers: they are not sharded, but they differ between the ranks too"
             if name == "scale"
-            else "fully_shard sends nothing: rank 0's tensors have to reach all ranks before it cuts them",
+            else "fully_shard sends nothing: rank 0's tensors have to reach all ranks",
         )
 
 
@@ -34,7 +34,7 @@ def every_parameter_is_sharded(case, rank, result):
         result["sharded"] >= result["parameters"] and result["elements"] <= result["share"],
         f"{result['sharded']} of {result['parameters']} parameters are sharded; rank {rank} holds {result['elements']} "
         f"elements, and its share is at most {result['share']}",
-        "the parameters outside the blocks: nobody reduces their gradients",
+        "the parameters outside the blocks: FSDP does not reduce their gradients",
     )
 
 
@@ -43,7 +43,7 @@ def the_weights_move(case, rank, result):
     expect(
         result["moved"],
         f"after {len(result['after'])} steps no weight has moved",
-        "which tensors the optimizer got, and when: fully_shard puts others in their place",
+        "which tensors the optimizer got, and when: fully_shard replaces them by sharded ones",
     )
 
 
@@ -54,14 +54,14 @@ def the_weights_are_those_of_one_process(case, rank, result):
         expect(
             gaps[name] < CLOSE,
             f"after step {step} {name} on rank {rank} is {gaps[name]:.1e} away from one process",
-            "whose optimizer steps over which parameters, with which learning rate and settings?",
+            "the optimizer: over which parameters does it step, with which learning rate and settings?",
         )
 
 
 @check("one block is whole at a time")
 def one_block_is_whole_at_a_time(case, rank, result):
     expect(
-        not result["others"],
-        f"while a block computed on rank {rank}, {result['others']} other blocks were whole",
+        not result["other_whole_blocks"],
+        f"while a block computed on rank {rank}, {result['other_whole_blocks']} other blocks were whole",
         "a group of its own for each block, which lets its weights go after forward",
     )

@@ -33,23 +33,26 @@ class Model(nn.Module):
 
 
 def drive(prepare, seeds):
-    """seeds: of each rank's model. Returns the answer's tensors, and their gaps to one process that has rank 0's."""
+    """Train the answer's model and one process that has rank 0's. Returns their gaps and what the answer has sharded.
+
+    seeds: by rank, that of the model.
+    """
     rank, world = dist.get_rank(), dist.get_world_size()
     one_process, model = new_model(seeds[0]), new_model(seeds[rank])
-    its_optimizer = torch.optim.AdamW(one_process.parameters(), lr=RATE)
+    one_process_optimizer = torch.optim.AdamW(one_process.parameters(), lr=RATE)
     torch.manual_seed(1000 + rank)
     model, optimizer = prepare(model, RATE)
     beginning, start = gaps(model, one_process), whole(model)
     elements = sum(local(parameter).numel() for parameter in model.parameters())
     share = sum(math.ceil(len(p) / world) * p.numel() // len(p) for p in one_process.parameters())
-    others = []
+    other_whole_blocks = []  # at each forward of a block
     for block in model.blocks:
-        block.linear.register_forward_pre_hook(lambda *_: others.append(whole_blocks(model) - 1))
+        block.linear.register_forward_pre_hook(lambda *_: other_whole_blocks.append(count_whole_blocks(model) - 1))
     after = []
     for step in range(STEPS):
         x = torch.randn(BATCH, 5, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
-        update(model, optimizer, x[rank::world])
-        update(one_process, its_optimizer, x)
+        train_step(model, optimizer, x[rank::world])
+        train_step(one_process, one_process_optimizer, x)
         after.append(gaps(model, one_process))
     end = whole(model)
     return {
@@ -57,14 +60,14 @@ def drive(prepare, seeds):
         "after": after,
         "elements": elements,
         "share": share,
-        "others": max(others),
+        "other_whole_blocks": max(other_whole_blocks),
         "moved": any(not torch.equal(start[name], end[name]) for name, _ in one_process.named_parameters()),
         "sharded": sum(local(p) is not p for p in model.parameters()),
         "parameters": len(list(one_process.parameters())),
     }
 
 
-def update(model, optimizer, samples):
+def train_step(model, optimizer, samples):
     optimizer.zero_grad()
     (model(samples) - samples[:, :2]).square().mean().backward()
     optimizer.step()
@@ -75,7 +78,7 @@ def new_model(seed):
     return Model().double()
 
 
-def whole_blocks(model):
+def count_whole_blocks(model):
     return sum(any(local(parameter) is parameter for parameter in block.parameters()) for block in model.blocks)
 
 

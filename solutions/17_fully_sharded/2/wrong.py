@@ -38,7 +38,7 @@ ANSWERS = (
         +    return model, optimizer
     """),
     WrongAnswer(
-        "optimizer_between", "builds the optimizer when the blocks are sharded, and the root is not",
+        "optimizer_between", "builds the optimizer after the blocks are sharded and before the root is",
         check="the_weights_are_those_of_one_process", says="after step 0", look="which parameters", edit="""
         -    for part in [*model.blocks, model]:
         -        fully_shard(part, mesh=mesh)
@@ -49,7 +49,7 @@ ANSWERS = (
         +    return fully_shard(model, mesh=mesh), optimizer
     """),
     WrongAnswer(
-        "a_rate_per_rank", "multiplies the learning rate by the ranks",
+        "a_rate_per_rank", "multiplies the learning rate by the number of ranks",
         check="the_weights_are_those_of_one_process", says="after step 0", look="with which learning rate", edit="""
         -    return model, torch.optim.AdamW(model.parameters(), lr=learning_rate)
         +    return model, torch.optim.AdamW(model.parameters(), lr=learning_rate * dist.get_world_size())
