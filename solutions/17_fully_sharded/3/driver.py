@@ -8,7 +8,8 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-WIDTH, BATCH, BEFORE, AFTER = 7, 12, 5, 3
+WIDTH, BATCH, LEARNING_RATE = 7, 12, 0.02
+STEPS_BEFORE, STEPS_AFTER = 5, 3  # the checkpoint
 
 
 class Model(nn.Module):
@@ -28,42 +29,46 @@ class Model(nn.Module):
         return self.leave(x) * self.scale
 
 
-def optimizer_of(model, kind, rate):
+def optimizer_of(model, kind):
     if kind == "one group":
-        return torch.optim.AdamW(model.parameters(), lr=rate)
-    matrices, vectors = ([p for p in model.parameters() if (p.ndim > 1) == matrix] for matrix in (True, False))
-    groups = [{"params": vectors, "weight_decay": 0.0}, {"params": matrices, "weight_decay": 0.2, "lr": rate / 2}]
+        return torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
+    matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
+    vectors = [parameter for parameter in model.parameters() if parameter.ndim == 1]
+    groups = [
+        {"params": vectors, "weight_decay": 0.0},
+        {"params": matrices, "weight_decay": 0.2, "lr": LEARNING_RATE / 2},
+    ]
     if kind == "SGD":
-        return torch.optim.SGD(groups, lr=rate, momentum=0.9)
-    return torch.optim.AdamW(groups, lr=rate)
+        return torch.optim.SGD(groups, lr=LEARNING_RATE, momentum=0.9)
+    return torch.optim.AdamW(groups, lr=LEARNING_RATE)
 
 
 def drive(load, kind):
-    """The distances of weights, optimizer state and settings, after `load` and AFTER updates later, to one process."""
+    """The gaps of weights, optimizer state and settings to one process, after `load` and STEPS_AFTER steps later."""
     rank, world = dist.get_rank(), dist.get_world_size()
     one_process = new_model(1, kind)
-    its_optimizer = optimizer_of(one_process, kind, 0.02)
-    for step in range(BEFORE):
+    one_process_optimizer = optimizer_of(one_process, kind)
+    for step in range(STEPS_BEFORE):
         one_process.leave.requires_grad_(kind != "frozen" or step > 1)  # joins later: a smaller step count
-        update(one_process, its_optimizer, batch(step))
-        for group in its_optimizer.param_groups:
-            group["lr"] *= 0.9  # as a schedule does, which may change others, too
+        train_step(one_process, one_process_optimizer, batch(step))
+        for group in one_process_optimizer.param_groups:
+            group["lr"] *= 0.9  # as a schedule does; it may change other settings, too
             group.update({"betas": (0.8, 0.99)} if "betas" in group else {"momentum": 0.85, "nesterov": True})
-    checkpoint = copy.deepcopy({"model": one_process.state_dict(), "optimizer": its_optimizer.state_dict()})
+    checkpoint = copy.deepcopy({"model": one_process.state_dict(), "optimizer": one_process_optimizer.state_dict()})
     mesh, model = init_device_mesh("cpu", (world,)), new_model(2, kind)
     for part in [*model.blocks, model]:
         fully_shard(part, mesh=mesh)
-    optimizer = optimizer_of(model, kind, 0.02)
+    optimizer = optimizer_of(model, kind)
     load(model, optimizer, checkpoint if rank == 0 else None)
     report = {
         "weights": gaps(model, one_process),
         "settings": settings(optimizer),
-        "right settings": settings(its_optimizer),
-        "state": states(model, optimizer, one_process, its_optimizer),
+        "right settings": settings(one_process_optimizer),
+        "state": state_gaps(model, optimizer, one_process, one_process_optimizer),
     }
-    for step in range(BEFORE, BEFORE + AFTER):
-        update(one_process, its_optimizer, batch(step))
-        update(model, optimizer, batch(step)[rank::world])
+    for step in range(STEPS_BEFORE, STEPS_BEFORE + STEPS_AFTER):
+        train_step(one_process, one_process_optimizer, batch(step))
+        train_step(model, optimizer, batch(step)[rank::world])
     return report | {"after": gaps(model, one_process)}
 
 
@@ -76,14 +81,10 @@ def batch(step):
     return torch.randn(BATCH, 5, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
 
 
-def update(model, optimizer, x):
+def train_step(model, optimizer, x):
     optimizer.zero_grad()
     (model(x) - x[:, :2] * x[:, 2:4]).square().mean().backward()
     optimizer.step()
-
-
-def local(tensor):
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def whole(tensor):
@@ -98,20 +99,23 @@ def gaps(model, one_process):
     """{name of a parameter or buffer: the largest difference to one process}. A collective."""
     right = {**dict(one_process.named_parameters()), **dict(one_process.named_buffers())}
     named = [*model.named_parameters(), *model.named_buffers()]
-    return {name: distance(whole(tensor), right[name]) for name, tensor in named}
+    return {name: gap(whole(tensor), right[name]) for name, tensor in named}
 
 
-def distance(tensor, right):
+def gap(tensor, right):
     return (tensor - right.detach()).abs().max().item() if tensor.shape == right.shape else float("inf")
 
 
-def states(model, optimizer, one_process, its_optimizer):
-    """[name, entry, gap], and None for the gap of what is missing on this or another rank. A collective."""
+def state_gaps(model, optimizer, one_process, one_process_optimizer):
+    """[parameter's name, entry, gap] for each entry of the optimizer's state. A collective.
+
+    The gap is None if the entry is missing, or not sharded although it is no scalar, on any rank.
+    """
     entries, parameters = [], dict(model.named_parameters())
-    for name, right in one_process.named_parameters():
-        for entry, value in its_optimizer.state.get(right, {}).items():
-            own = optimizer.state.get(parameters[name], {}).get(entry)
-            there = torch.tensor(int(torch.is_tensor(own) and (not value.ndim or hasattr(own, "full_tensor"))))
-            dist.all_reduce(there, op=dist.ReduceOp.MIN)
-            entries.append([name, entry, distance(whole(own), value) if there else None])
+    for name, parameter in one_process.named_parameters():
+        for entry, right in one_process_optimizer.state.get(parameter, {}).items():
+            value = optimizer.state.get(parameters[name], {}).get(entry)
+            present = torch.tensor(int(torch.is_tensor(value) and (not right.ndim or hasattr(value, "full_tensor"))))
+            dist.all_reduce(present, op=dist.ReduceOp.MIN)
+            entries.append([name, entry, gap(whole(value), right) if present else None])
     return entries

@@ -4,7 +4,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "numbers_on_every_rank", "hands the numbered state to all ranks: without the broadcast this is loud",
+        "numbers_on_every_rank", "hands the numbered state to torch's function on all ranks, which raises then",
         check="raises", state="crashed", says="KeyError: 'state.0.step'", on="given", edit="""
         -    checkpoint = checkpoint or {"model": {}, "optimizer": {}}
         +    everyones = [checkpoint]
@@ -15,7 +15,7 @@ ANSWERS = (
         +    set_optimizer_state_dict(model, optimizer, checkpoint["optimizer"], options=StateDictOptions(full_state_dict=True))
     """),
     WrongAnswer(
-        "a_new_optimizer", "loads the weights, and lets the averages grow anew",
+        "a_new_optimizer", "loads the weights and no state of the optimizer",
         check="the_optimizer_goes_on", says="entries of the optimizer's state are missing on some rank",
         look="the keys of the state", edit="""
         -    set_optimizer_state_dict(model, optimizer, by_name(model, optimizer, checkpoint["optimizer"]), options=options)
@@ -51,14 +51,14 @@ ANSWERS = (
         +        group["lr"] = rate
     """),
     WrongAnswer(
-        "leaves_the_messages_off", "turns gradient synchronization off while it loads, and never on again",
+        "leaves_the_messages_off", "turns gradient synchronization off before it loads, and never on again",
         check="it_goes_on_as_if_never_stopped", says="three updates later", look="flags", edit="""
         -    set_model_state_dict(model, checkpoint["model"], options=options)
         +    model.set_requires_gradient_sync(False)
         +    set_model_state_dict(model, checkpoint["model"], options=options)
     """),
     WrongAnswer(
-        "other_betas", "sets the averages' own settings as it likes",
+        "other_betas", "loads the state, and then sets other betas in each group",
         check="the_settings_are_those_saved", says="group 0 on rank 0 has the betas", edit="""
         -    set_optimizer_state_dict(model, optimizer, by_name(model, optimizer, checkpoint["optimizer"]), options=options)
         +    set_optimizer_state_dict(model, optimizer, by_name(model, optimizer, checkpoint["optimizer"]), options=options)
@@ -102,7 +102,7 @@ ANSWERS = (
             optimizer.load_state_dict({"state": state, "param_groups": saved["optimizer"]["param_groups"]})
     '''),
     RightAnswer(
-        "names_on_every_rank", "sends the whole checkpoint to all ranks, and nothing inside the functions", edit="""
+        "names_on_every_rank", "broadcasts the whole checkpoint itself, so that torch's functions broadcast nothing", edit="""
         -    checkpoint = checkpoint or {"model": {}, "optimizer": {}}
         -    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
         +    box = [checkpoint]
