@@ -1,4 +1,4 @@
-"""18.1: a head trained by every rank for itself; a detector that reads out of the saved head whose pairs are in it."""
+"""18.1: a loop in which every rank trains its own head; a detector of each rank's share in the saved head."""
 
 import math
 
@@ -12,30 +12,28 @@ DETECTOR, REPAIRED = "shares", "train"
 CLOSE = 1e-10  # float64: the order of the sums shifts the head by about 1e-16
 SMALL = 64  # bytes that are no gradient
 HEAD = driver.FEATURES * 8  # bytes of a head, and of its gradient
-
-
-COUNTED = [(what, torch.zeros(1)) for what in driver.VERSIONS]
-DETECT = [driver_job(world, DETECTOR, COUNTED[:most], seconds=4.0) for world, most in ((3, None), (2, 2))]
-STEPS = {2: (1, 3), 4: (0, 2), 1: (2,)}  # in each call, by the number of ranks
+COUNTED = [(version, torch.zeros(1)) for version in driver.VERSIONS]  # the tensor counts calls of train
+DETECT = [driver_job(world, DETECTOR, calls, seconds=4.0) for world, calls in ((3, COUNTED), (2, COUNTED[:2]))]
+STEPS = {2: (1, 3), 4: (0, 2), 1: (2,)}  # of train in each call, by the number of ranks
 TRAIN = [
-    driver_job(world, REPAIRED, [("own", steps) for steps in counts], seconds=4.0) for world, counts in STEPS.items()
+    driver_job(world, REPAIRED, [("own", count) for count in counts], seconds=4.0) for world, counts in STEPS.items()
 ]
 JOBS = [*DETECT, *TRAIN]
 
 
 @check(f"{DETECTOR} reads the shares in {len(driver.VERSIONS)} loops right; in the given one {show([1, 0, 0])}", DETECT)
 def the_shares_are_read_right(case, rank, result):
-    shares, right = numbers(result), driver.VERSIONS[case.scenario].parts(case.world)
+    shares, right = numbers(result), driver.VERSIONS[case.scenario].shares(case.world)
     expect(
         shares is not None and len(shares) == case.world,
         f"{DETECTOR} returned {str(result)[:80]} on rank {rank}; it should be a list of {case.world} numbers",
         "the value returned on that rank: rank 0 alone is handed a head, and every rank needs the list",
     )
     if not all(math.isclose(a, b, rel_tol=1e-4, abs_tol=1e-4) for a, b in zip(shares, right, strict=True)):
-        alike = all(other == shares for other in map(numbers, case.results))
+        same_on_all_ranks = all(other == shares for other in map(numbers, case.results))
         raise Wrong(
             f"{DETECTOR} returned {show(shares, 3)} on rank {rank}; the shares are {show(right, 3)}",
-            look_at(shares, right) if alike else "what this rank looked at: is it the head that rank 0 saves?",
+            look_at(shares, right) if same_on_all_ranks else "is it the head of rank 0 that this rank looked at?",
         )
 
 
@@ -50,7 +48,7 @@ def replicas_end_equal(case, rank, result):
     expect(
         gap == 0,
         f"{after(case)} the head of rank {rank} is {gap:.2g} from rank 0's",
-        "where the two heads begin, and by what each of them is moved",
+        "with which head each rank begins, and which gradient it steps by",
     )
 
 
@@ -61,7 +59,7 @@ def the_global_batch_is_learned(case):
     expect(
         gap < CLOSE,
         lambda: f"{after(case)} the head is {gap:.1e} from that of one process on all pairs{likeness(head, case)}",
-        "what the gradient is divided by, in which steps the ranks talk, and whose start they take",
+        "what the gradient is divided by, in which steps the ranks communicate, and whose head they begin with",
     )
 
 
@@ -83,7 +81,7 @@ def pairs_stay_where_they_are(case, rank, result):
     expect(
         case.world == 1 or sent <= (2 * steps + 1) * HEAD + SMALL,
         f"{after(case)} rank {rank} handed over {sent:,} bytes; a gradient, like a head, has {HEAD}",
-        "what travels beside gradients and heads: the pairs of a rank can stay where they are",
+        "what is sent besides gradients and heads: the pairs of a rank can stay where they are",
     )
 
 
@@ -93,21 +91,21 @@ def after(case):
 
 
 def look_at(shares, right):
-    """A relation of a wrong list of shares to the right one."""
-    total, times = sum(shares), {a / b for a, b in zip(shares, right, strict=True) if b}
-    if abs(total - 1) < 1e-4:
+    """Where to look, by how a wrong list of shares is related to the right one."""
+    ratios = {a / b for a, b in zip(shares, right, strict=True) if b}
+    if abs(sum(shares) - 1) < 1e-4:
         return "shares need not add up to 1: of summed gradients they are all 1"
-    if len(times) == 1 or max(times) - min(times) < 1e-4:
+    if max(ratios) - min(ratios) < 1e-4:
         return "how far one process with the pairs of that rank alone would have moved the head"
-    return "are the marks of the ranks apart, and does every rank start with the same head?"
+    return "do the ranks' pairs move the head in different directions, and does every rank begin with the same head?"
 
 
 def likeness(head, case):
-    """A likely cause of a wrong head, in words that can be put behind it."""
+    """The end of the message about a wrong head: its likely cause, or ""."""
     _, steps = case.args[0]
     for text, other in {
-        "; it is rank 0's, trained on its own pairs": driver.one_process(case.world, steps, take=[0]),
-        "; it begins at the last rank's start": driver.one_process(case.world, steps, start=case.world - 1),
+        "; it is rank 0's, trained on its own pairs": driver.one_process(case.world, steps, ranks=[0]),
+        "; it began as the last rank's head": driver.one_process(case.world, steps, start=case.world - 1),
     }.items():
         if (head - other).abs().max() < CLOSE:
             return text
