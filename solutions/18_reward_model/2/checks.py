@@ -16,12 +16,12 @@ TRIALS = [(weights, mode, None) for weights in driver.WEIGHTS for mode in given_
 CAPPED = [(weights, mode, cap) for weights, mode, _ in TRIALS[3:] for cap in (0.5, 1.5, 100.0)]
 
 
-def words(weights, mode, cap):
+def scenario_of(weights, mode, cap):
     return f"{weights}, mode {mode}, cap {cap}"
 
 
 DETECT = driver_job(1, DETECTOR, list(driver.VERSIONS), seconds=4.0)
-REPAIR = driver_job(1, REPAIRED, {words(*trial): ("own", *trial) for trial in TRIALS + CAPPED}, seconds=4.0)
+REPAIR = driver_job(1, REPAIRED, {scenario_of(*trial): ("own", *trial) for trial in TRIALS + CAPPED}, seconds=4.0)
 JOBS = [DETECT, REPAIR]
 
 
@@ -32,8 +32,8 @@ def kept_promises_are_believed(case):
         expect(
             promise in broken,
             f"{DETECTOR} of the loss {case.scenario!r} returned {names!r}; it keeps {promise!r}",
-            "how each promise is tested: by the other modes, or by what its own line says? And how exactly: a right "
-            "loss may divide in another order",
+            "how each promise is tested: by the other modes, or by its own line? And how exactly: a right loss may "
+            "divide in another order",
         )
 
 
@@ -58,7 +58,7 @@ def broken_promises_are_named(case):
 @check(
     "your modes give the factors that they promise",
     [REPAIR],
-    scenarios=list(starmap(words, TRIALS)),
+    scenarios=list(starmap(scenario_of, TRIALS)),
     begin="{scenario}: ",
 )
 def the_modes_differ_as_promised(case):
@@ -68,7 +68,7 @@ def the_modes_differ_as_promised(case):
 @check(
     "and your cap bounds the factors, in every mode, and changes no other",
     [REPAIR],
-    scenarios=list(starmap(words, CAPPED)),
+    scenarios=list(starmap(scenario_of, CAPPED)),
     begin="{scenario}: ",
 )
 def the_cap_bounds(case):
@@ -89,7 +89,7 @@ def the_weights_stay(case):
 
 
 def returned_names(case):
-    """The promises that the detector named; raises Wrong if it is no list of promises."""
+    """The promises that the detector named. Raises Wrong if it returned no list or set of promises."""
     [result] = case.results
     names = sorted(result, key=str) if isinstance(result, set) else result
     if not isinstance(names, list) or any(name not in driver.PROMISES for name in names):

@@ -1,13 +1,13 @@
-"""Inside a rank, for 18.2: hand the learner's detector losses that keep and break promises, and try the learner's."""
+"""Inside a rank, for 18.2: run the learner's detector on losses that keep or break promises, and the learner's loss."""
 
 import torch
 
 PROMISES = ("none", "mean", "sum", "cap")
 
 
-def drive(function, what, *arguments):
-    """`function` is the learner's broken_promises or, for what="own", weighted_loss."""
-    return try_out(function, *arguments) if what == "own" else function(loss_of(VERSIONS[what][0]))
+def drive(function, version, *arguments):
+    """What the learner's broken_promises returns for a version; for version="own" the result of try_out."""
+    return try_out(function, *arguments) if version == "own" else function(loss_of(VERSIONS[version][0]))
 
 
 def loss_of(factors):
@@ -22,73 +22,85 @@ def loss_of(factors):
 # ---- versions of the factors --------------------------------------------------------------------------------------
 
 
-def bounded(factors, cap):
+def capped(factors, cap):
     return factors if cap is None else factors.clamp(max=cap)
 
 
-def same(weights):
+def unchanged(weights):
     return weights
 
 
-def relative(weights):
+def over_mean(weights):
     return weights / weights.mean()
 
 
-def exact(none=torch.ones_like, mean=relative, plain=same, cap=lambda mode, cap: cap):
-    """The factors that are promised. none, mean, plain: what they are in each mode, of the weights; "plain" in the mode
-    "sum". cap: the one that holds in a mode."""
+def by_mode(none=torch.ones_like, mean=over_mean, sum_=unchanged, effective_cap=lambda mode, cap: cap):
+    """A function of (weights, mode, cap) that returns the factors; with the defaults, the factors that are promised.
 
-    def factors(weights, mode, limit):
-        return bounded({"none": none, "mean": mean, "sum": plain}[mode](weights), cap(mode, limit))
+    none, mean, sum_  the factors of each mode, as functions of the weights
+    effective_cap     a function of (mode, cap): the cap that is applied
+    """
+
+    def factors(weights, mode, cap):
+        return capped({"none": none, "mean": mean, "sum": sum_}[mode](weights), effective_cap(mode, cap))
 
     return factors
 
 
+promised = by_mode()
+
+
 def as_given(weights, mode, cap):
-    weights = bounded(weights, cap)
-    return weights if mode == "none" else relative(weights)
+    weights = capped(weights, cap)
+    return weights if mode == "none" else over_mean(weights)
 
 
 def cap_then_mean_again(weights, mode, cap):
-    """The cut off part is handed to all: the factors have mean 1, and the cap holds no more."""
-    factors = exact()(weights, mode, cap)
-    return relative(factors) if mode == "mean" else factors
+    """Divides by the mean once more after the cap: the factors have mean 1, and the largest is above the cap again."""
+    factors = promised(weights, mode, cap)
+    return over_mean(factors) if mode == "mean" else factors
 
 
-def cap_is_relative(weights, mode, cap):
-    """Divides so that the largest is the cap: bounded, but the others change as well."""
-    factors = exact()(weights, mode, None)
+def scaled_down_to_cap(weights, mode, cap):
+    """Divides all factors so that the largest is the cap: bounded, but the others change as well."""
+    factors = promised(weights, mode, None)
     return factors if cap is None else factors * min(1.0, cap / factors.max().item())
 
 
-VERSIONS = {
-    "keeps them all": (exact(), []),
+VERSIONS = {  # the factors, and the promises that they break
+    "keeps them all": (promised, []),
     "mean as losses times softmax of the logarithms": (
-        exact(mean=lambda weights: weights.log().softmax(0) * len(weights)),
+        by_mode(mean=lambda weights: weights.log().softmax(0) * len(weights)),
         [],
     ),
     "the given one": (as_given, ["none", "sum", "cap"]),
-    "none uses the weights": (exact(none=same), ["none"]),
-    "sum is the weighted mean": (exact(plain=relative), ["sum"]),
-    "mean is not divided": (exact(mean=same), ["mean"]),
-    "mean is divided by the largest weight": (exact(mean=lambda weights: weights / weights.max()), ["mean"]),
-    "mean is divided by the median weight": (exact(mean=lambda weights: weights / weights.median()), ["mean"]),
-    "mean and sum exchanged": (exact(mean=same, plain=relative), ["mean", "sum"]),
-    "sum is not divided by the number of pairs": (exact(plain=lambda weights: weights * len(weights)), ["sum"]),
+    "none uses the weights": (by_mode(none=unchanged), ["none"]),
+    "sum is the weighted mean": (by_mode(sum_=over_mean), ["sum"]),
+    "mean is not divided": (by_mode(mean=unchanged), ["mean"]),
+    "mean is divided by the largest weight": (by_mode(mean=lambda weights: weights / weights.max()), ["mean"]),
+    "mean is divided by the median weight": (by_mode(mean=lambda weights: weights / weights.median()), ["mean"]),
+    "mean and sum exchanged": (by_mode(mean=unchanged, sum_=over_mean), ["mean", "sum"]),
+    "sum is not divided by the number of pairs": (by_mode(sum_=lambda weights: weights * len(weights)), ["sum"]),
     "the weights are cut before they are divided": (
-        lambda weights, mode, cap: exact()(bounded(weights, cap), mode, None),
+        lambda weights, mode, cap: promised(capped(weights, cap), mode, None),
         ["cap"],
     ),
     "what the cap cuts off is handed to all": (cap_then_mean_again, ["cap"]),
-    "the cap makes all factors smaller": (cap_is_relative, ["cap"]),
-    "the cap holds in mode mean alone": (exact(cap=lambda mode, cap: cap if mode == "mean" else None), ["cap"]),
+    "the cap makes all factors smaller": (scaled_down_to_cap, ["cap"]),
+    "the cap holds in mode mean alone": (
+        by_mode(effective_cap=lambda mode, cap: cap if mode == "mean" else None),
+        ["cap"],
+    ),
     "sum is the weighted mean, and ignores the cap": (
-        exact(plain=relative, cap=lambda mode, cap: None if mode == "sum" else cap),
+        by_mode(sum_=over_mean, effective_cap=lambda mode, cap: None if mode == "sum" else cap),
         ["sum", "cap"],
     ),
-    "the cap is ignored": (exact(cap=lambda mode, cap: None), ["cap"]),
-    "the cap does not hold in mode none": (exact(cap=lambda mode, cap: None if mode == "none" else cap), ["cap"]),
-    "the cap is lower than asked": (exact(cap=lambda mode, cap: cap and cap * 2 / 3), ["cap"]),
+    "the cap is ignored": (by_mode(effective_cap=lambda mode, cap: None), ["cap"]),
+    "the cap does not hold in mode none": (
+        by_mode(effective_cap=lambda mode, cap: None if mode == "none" else cap),
+        ["cap"],
+    ),
+    "the cap is lower than asked": (by_mode(effective_cap=lambda mode, cap: cap and cap * 2 / 3), ["cap"]),
 }
 
 
@@ -103,16 +115,16 @@ WEIGHTS = {
 
 
 def try_out(weighted_loss, scenario, mode, cap):
-    """[the factor of each pair, the loss of the losses 1, 2, 3, ..., the weights afterwards]"""
+    """[the factor of each pair, the weighted loss of the losses 1, 2, 3, ..., the weights after the call]"""
     weights = torch.tensor(WEIGHTS[scenario], dtype=torch.float64)
     losses = torch.arange(1.0, len(weights) + 1, dtype=torch.float64, requires_grad=True)
     loss = weighted_loss(losses, weights, mode, cap)
-    [shares] = torch.autograd.grad(loss, losses)
-    return [shares * len(weights), loss, weights]
+    [gradient] = torch.autograd.grad(loss, losses)
+    return [gradient * len(weights), loss, weights]
 
 
 def right(scenario, mode, cap):
-    """The right result of try_out."""
+    """The right factors and loss of try_out."""
     weights = torch.tensor(WEIGHTS[scenario], dtype=torch.float64)
-    factors = exact()(weights, mode, cap)
+    factors = promised(weights, mode, cap)
     return factors, (factors * torch.arange(1.0, len(weights) + 1, dtype=torch.float64)).mean()
