@@ -91,7 +91,7 @@ class Probe(TorchDispatchMode):
         return size
 
     def block_computes(self, number, layer, inputs, output=None):
-        """Note memory and weights while block `number` computes. A forward hook; called without `output` in backward."""
+        """Note memory and weights while block `number` computes. A forward hook; in backward without `output`."""
         limit = 8 * SIZES[number] + sum(self.gradients[number + 1 :])  # in backward later blocks have their gradient
         self.note(f"in {'backward' if output is None else 'forward'} of block {number}", self.at_rest, limit)
         if output is not None:
