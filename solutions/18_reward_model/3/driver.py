@@ -1,4 +1,4 @@
-"""Inside a rank, for 18.3: hand the learner's function a reward head and this rank's share of a batch of pairs."""
+"""Inside a rank, for 18.3: call the learner's function with a reward head and this rank's share of a batch of pairs."""
 
 import torch
 import torch.distributed as dist
@@ -72,23 +72,23 @@ def by_rank(prompts, counted):
     counted: a pair's weight is 1 / the pairs of its prompt among "all" ranks' pairs, or among its rank's "own".
     """
     results = []
-    for rank, own in enumerate(prompts):
-        chosen, rejected, numbers = data(rank, own)
-        everyones = torch.tensor(sum(prompts, []) if counted == "all" else own, dtype=torch.int64)
-        weights = 1 / (numbers[:, None] == everyones).sum(1).double()
-        results.append(weighted(chosen, rejected, weights) if own else (0.0, [0.0]))
+    for rank, own_prompts in enumerate(prompts):
+        chosen, rejected, numbers = data(rank, own_prompts)
+        counted_prompts = torch.tensor(sum(prompts, []) if counted == "all" else own_prompts, dtype=torch.int64)
+        weights = 1 / (numbers[:, None] == counted_prompts).sum(1).double()
+        results.append(weighted(chosen, rejected, weights) if own_prompts else (0.0, [0.0]))
     return sum(loss for loss, _ in results) / len(results), None
 
 
 def counted_by_rank(prompts):
     """One divisor, but each rank counts its own pairs of a prompt."""
     chosen, rejected, _ = global_batch(prompts)
-    shares = [data(rank, own) for rank, own in enumerate(prompts)]
-    weights = [1 / (numbers[:, None] == numbers).sum(1).double() for _, _, numbers in shares]
+    numbers_by_rank = [data(rank, own_prompts)[2] for rank, own_prompts in enumerate(prompts)]
+    weights = [1 / (numbers[:, None] == numbers).sum(1).double() for numbers in numbers_by_rank]
     return weighted(chosen, rejected, torch.cat(weights))
 
 
-OTHER_MEANS = {
+OTHER_MEANS = {  # functions that return (the loss, its gradients or None)
     "every pair counting the same": over_pairs,
     "each rank dividing by its own weights": lambda prompts: by_rank(prompts, "all"),
     "each rank counting its own pairs and dividing by its own weights": lambda prompts: by_rank(prompts, "own"),
