@@ -2,12 +2,12 @@
 
 import torch
 
-from ddp_course.grader.vocabulary import Call, Detector, Job, called_once, check, driver_job, expect
+from ddp_course.grader.vocabulary import Detector, called_once, check, driver_job, expect
 
 from . import driver
 
 DETECTOR, REPAIRED = "one_tokenizer", "load_tokenizer"
-SOUND, UNSOUND = tuple(driver.VERSIONS)[:3], tuple(driver.VERSIONS)[3:]
+RIGHT, BROKEN = tuple(driver.VERSIONS)[:3], tuple(driver.VERSIONS)[3:]
 # The error has to contain the reason, in the words of what raised it.
 REASONS = {
     "nobody has the file": ("No such file", "tokenizer.json"),
@@ -17,24 +17,23 @@ REASONS = {
 }
 
 
-def own(world, *files):
-    return driver_job(world, REPAIRED, {what: ("own", what) for what in files}, seconds=4.0)
+def load_job(world, *files):
+    return driver_job(world, REPAIRED, {scenario: ("own", scenario) for scenario in files}, seconds=4.0)
 
 
-# The detector's argument counts its calls, in a tensor of each rank.
-COUNTED = tuple(Call([(what, torch.zeros(1)) for _ in range(3)], what) for what in driver.VERSIONS)
-DETECT = [Job(3, DETECTOR, COUNTED, seconds=4.0, driver=True)]
-LOAD = [own(2, *driver.FILES), own(3, "rank 0 alone has the file", "nobody has the file")]
+COUNTED = [(version, torch.zeros(1)) for version in driver.VERSIONS]  # the tensor counts calls of load
+DETECT = [driver_job(3, DETECTOR, COUNTED, seconds=4.0)]
+LOAD = [load_job(2, *driver.FILES), load_job(3, "rank 0 alone has the file", "nobody has the file")]
 JOBS = [*DETECT, *LOAD]
 
 
-detector = Detector(DETECTOR, SOUND, UNSOUND, DETECT)
+detector = Detector(DETECTOR, RIGHT, BROKEN, DETECT)
 DETECTED = [
-    detector.agrees("what a rank knows of the others when it decides: rank 0 as much as all the others?"),
+    detector.agrees("does every rank have the merges of all ranks when it decides, also rank 0?"),
     detector.passes(
         ", but all ranks hold the same merges",
         "what you compare: two objects with the same content are equal only if their class says so",
-        f"the detector lets {len(SOUND)} equal tokenizers pass",
+        f"the detector lets {len(RIGHT)} equal tokenizers pass",
     ),
     detector.catches(
         "",
@@ -43,7 +42,7 @@ DETECTED = [
             if "raises" in scenario
             else "which texts would have other tokens on that rank, and does your test see it?"
         ),
-        f"and sees {len(UNSOUND)} others, those where a rank has none among them",
+        f"and sees {len(BROKEN)} others, those where a rank has none among them",
     ),
 ]
 
@@ -59,12 +58,12 @@ def the_file_of_rank_0_counts(case, rank, result):
     expect(
         how == "loaded",
         f"rank {rank} raised {outcome[:120]}",
-        "who reads the file: it is there on rank 0, and nowhere else for certain",
+        "which rank reads the file: only on rank 0 it is certain to be there",
     )
     expect(
         outcome == driver.MERGES,
         f"rank {rank} holds a tokenizer with {len(outcome)} merges; that of rank 0's file has {len(driver.MERGES)}",
-        "where rank 1 has its merges from",
+        "where the merges of that rank come from",
     )
 
 
@@ -74,11 +73,11 @@ def what_is_missing_stops_all(case, rank, result):
     expect(
         how == "raised",
         f"rank {rank} returned a tokenizer with {len(outcome)} merges, and no error",
-        "a tokenizer that nobody asked for is worse than none",
+        "a tokenizer without those merges is no fallback: raise the error, on every rank",
     )
     for reason in REASONS[case.scenario]:
         expect(
             reason in outcome,
             f"rank {rank} raised {outcome[:120]!r}; its text does not say {reason!r}",
-            "the text of the error that was caught: who needs it most?",
+            "the text of the error that was caught: every rank has to raise it",
         )

@@ -1,4 +1,4 @@
-"""Inside a rank, for 18.4: hand the learner's detector ways to load a tokenizer, and its own loader files to read."""
+"""Inside a rank, for 18.4: run the learner's detector on loaders of a tokenizer, and the learner's loader on files."""
 
 import json
 from pathlib import Path
@@ -14,25 +14,27 @@ RIGHT = json.dumps({"merges": MERGES})
 OTHER = json.dumps({"merges": MERGES[:2] + [[40, 41]]})
 
 
-def drive(function, what, argument):
-    """`function` is the learner's load_tokenizer, for what="own", or one_tokenizer: `argument` then counts its calls of
-    the loader."""
-    if what == "own":
+def drive(function, version, argument):
+    """What the learner's one_tokenizer returns for a version; for version="own" the result of try_out.
+
+    argument: the tensor that counts calls of the loader; for "own" the scenario in FILES.
+    """
+    if version == "own":
         return try_out(function, argument)
-    return function(counted(VERSIONS[what], argument), "tokenizer.json")
+    return function(counted(VERSIONS[version], argument), "tokenizer.json")
 
 
 # ---- ways to load --------------------------------------------------------------------------------------------------
 
 
-def by_rank(merges, **others):
-    """A loader that gives `merges`, and on rank_1, rank_2, ... something else; an error is raised."""
+def by_rank(merges, **exceptions):
+    """A loader of `merges`; exceptions: the merges of single ranks, such as rank_1=[], or an error that they raise."""
 
     def load(path):
-        own = others.get(f"rank_{dist.get_rank()}", merges)
-        if isinstance(own, Exception):
-            raise own
-        return Tokenizer(own)
+        outcome = exceptions.get(f"rank_{dist.get_rank()}", merges)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return Tokenizer(outcome)
 
     return load
 
@@ -47,7 +49,7 @@ GONE = FileNotFoundError(2, "No such file or directory", "tokenizer.json")
 VERSIONS = {
     "the same merges on all ranks": by_rank(MERGES),
     "bytes on all ranks": by_rank([]),
-    "rank 0 tells its merges to all": broadcast_by_rank_0,
+    "rank 0 broadcasts its merges": broadcast_by_rank_0,
     "bytes on all ranks but 0": by_rank(MERGES, rank_1=[], rank_2=[]),
     "bytes on rank 1": by_rank(MERGES, rank_1=[]),
     "a merge less on the last rank": by_rank(MERGES, rank_2=MERGES[:-1]),
@@ -75,12 +77,12 @@ FILES = {
 }
 
 
-def try_out(load, what):
-    """["loaded", merges] or ["raised", its text], with a file for each rank."""
+def try_out(load, scenario):
+    """["loaded", merges] or ["raised", the error's text], where this rank has its file of the scenario."""
     rank = dist.get_rank()
     folder = Path(f"machine_{rank}")
     folder.mkdir(exist_ok=True)
-    path, text = folder / "tokenizer.json", FILES[what][rank > 0]
+    path, text = folder / "tokenizer.json", FILES[scenario][rank > 0]
     path.unlink(missing_ok=True)
     if text is not None:
         path.write_text(text)

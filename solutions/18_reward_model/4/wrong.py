@@ -23,7 +23,7 @@ ANSWERS = (
         +            merges = None
     """),
     WrongAnswer(
-        "all_or_bytes", "rank 0 reads, tells the others, and falls back to bytes for all",
+        "all_or_bytes", "rank 0 reads and broadcasts, and falls back to bytes on all ranks",
         check="what_is_missing_stops_all", says="returned a tokenizer with 0 merges, and no error", edit="""
         -        except Exception as error:
         -            message = [(None, f"cannot read the tokenizer {path}: {type(error).__name__}: {error}")]
@@ -79,7 +79,7 @@ ANSWERS = (
         +        merges = bool(load(path).merges)
     """),
     WrongAnswer(
-        "missing_file_alone", "thinks of a file that is not there, and of no other error",
+        "missing_file_alone", "catches the error of a missing file, and no other error",
         check="does not end", says="rank 1 was in broadcast", edit="""
         -        except Exception as error:
         +        except FileNotFoundError as error:
