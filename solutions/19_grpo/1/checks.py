@@ -9,18 +9,14 @@ from ddp_course.grader.vocabulary import Detector, by_pattern, check, driver_job
 from . import driver
 
 DETECTOR, REPAIRED = "ranks_act_as_one", "train"
-RIGHT = ("everything is joint", "everybody gathers all samples", "rank 0 computes the joint numbers and tells them")
-BROKEN = tuple(what for what in driver.VERSIONS if what not in RIGHT)
+RIGHT, BROKEN = tuple(driver.VERSIONS)[:3], tuple(driver.VERSIONS)[3:]
 CLOSE = 1e-10  # relative, in float64: the order of the sums shifts the numbers by about 1e-16
-NEARLY = 1e-5
-LITTLE = "the dtype of what is joint, as torch.tensor makes float32 of a number; or what is added to the spread"
-
-
+NEARLY = 1e-5  # such a gap comes from float32 or a small term, not from another number
+NEARLY_RIGHT = "the dtype of what is joint: torch.tensor makes float32 of a number; or what is added to the spread"
 DETECT = [driver_job(2, DETECTOR, RIGHT + BROKEN, seconds=4.0)]
-UPDATES = {2: (1, 2, 4), 4: (8,), 1: (3,)}  # in each call, by the number of ranks
+UPDATES = {2: (1, 2, 4), 4: (8,), 1: (3,)}  # of train in each call, by the number of ranks
 TRAIN = [
-    driver_job(world, REPAIRED, [("own", updates) for updates in counts], seconds=4.0)
-    for world, counts in UPDATES.items()
+    driver_job(world, REPAIRED, [("own", count) for count in counts], seconds=4.0) for world, counts in UPDATES.items()
 ]
 JOBS = [*DETECT, *TRAIN]
 BLIND_SPOTS = {
@@ -32,7 +28,7 @@ BLIND_SPOTS = {
 }
 detector = Detector(DETECTOR, RIGHT, BROKEN, DETECT)
 DETECTED = [
-    detector.agrees("how a rank hears what the others have found, each with its own beta"),
+    detector.agrees("how a rank gets the verdicts of the others, each of which has its own beta"),
     detector.passes(
         ", but that loop gives what one process gives, but for rounding",
         "what you compare with, and how exactly: sums in another order differ in the last digits",
@@ -52,17 +48,17 @@ def the_run_is_that_of_one_process(case):
     right_logits, right_betas = driver.one_process(case.world, updates)
     begin = f"{updates} update{'s' * (updates > 1)}: "
     for rank, (logits, betas) in enumerate(case.results):
-        plain = [number(beta) for beta in betas]
+        beta_numbers = [number(beta) for beta in betas]
         expect(
-            len(plain) == updates and all(isinstance(beta, int | float) for beta in plain),
+            len(beta_numbers) == updates and all(isinstance(beta, int | float) for beta in beta_numbers),
             f"{begin}rank {rank} returned the betas {str(betas)[:80]}, not {updates} numbers",
             "the value returned: the logits, and a list with beta after each update",
         )
-        for update, (beta, right) in enumerate(zip(plain, right_betas, strict=True), start=1):
+        for update, (beta, right) in enumerate(zip(beta_numbers, right_betas, strict=True), start=1):
             expect(
                 math.isclose(beta, right, rel_tol=CLOSE),
                 f"{begin}beta after update {update} is {beta:.13g} on rank {rank}; one process has {right:.13g}",
-                LITTLE
+                NEARLY_RIGHT
                 if math.isclose(beta, right, rel_tol=NEARLY)
                 else "the KL that next_beta is given: it has to be joint before next_beta sees it",
             )
@@ -70,7 +66,7 @@ def the_run_is_that_of_one_process(case):
         expect(
             gap < CLOSE,
             f"{begin}the logits of rank {rank} are {gap:.1e} from those of one process",
-            LITTLE if gap < NEARLY else "what the advantages are made of: mean and spread of whose rewards?",
+            NEARLY_RIGHT if gap < NEARLY else "what the advantages are made of: mean and spread of whose rewards?",
         )
 
 

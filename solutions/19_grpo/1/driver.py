@@ -1,4 +1,4 @@
-"""Inside a rank, for 19.1: hand the learner's detector loops with joint and with local numbers, and try the learner's.
+"""Inside a rank, for 19.1: run the learner's detector on loops with joint or local numbers, and the learner's own loop.
 
 A number of a loop is joint if it is made of the samples of all ranks.
 """
@@ -11,97 +11,120 @@ from .given import RATE, loss_and_kl, next_beta
 ACTIONS, SAMPLES, BETA = 5, 11, 0.4
 
 
-def drive(function, what, *arguments):
-    """`function` is the learner's ranks_act_as_one or, for what="own", train."""
-    return try_out(function, *arguments) if what == "own" else function(VERSIONS[what])
+def drive(function, version, *arguments):
+    """What the learner's ranks_act_as_one returns for a version; for version="own" the result of try_out."""
+    return try_out(function, *arguments) if version == "own" else function(VERSIONS[version])
 
 
 # ---- versions of train(logits, batches, beta) ---------------------------------------------------------------------
 
 
 class Loop:
-    """A loop that takes mean and spread of the rewards, the KL and beta from somewhere.
+    """A loop made of functions that take what this rank has and return what the loop uses.
 
-    moments(rewards) -> (mean, spread), joint_kl(kl), average(gradient), logged(beta, kl): each is handed what this rank
-    has and returns what is used. gather: the same for the samples themselves. last: average in the last update.
+    moments(rewards)      (mean, spread) of the rewards
+    reduce_kl(kl)         the KL that beta is adapted to
+    reduce(gradient)      the gradient of an update; default: the mean over the ranks
+    returned(beta, kl)    the beta that is returned for an update; default: beta
+    gather(samples)       the actions, and the rewards, that the loss is computed from; default: this rank's
+    reduce_last(gradient) as `reduce`, for the last update
     """
 
-    def __init__(self, moments, joint_kl, average=None, logged=lambda beta, kl: float(beta), gather=None, last=None):
-        self.moments, self.joint_kl, self.average = moments, joint_kl, average or mean
-        self.logged, self.gather, self.last = logged, gather, last or self.average
+    def __init__(
+        self,
+        moments,
+        reduce_kl,
+        reduce=None,
+        returned=lambda beta, kl: float(beta),
+        gather=lambda samples: samples,
+        reduce_last=None,
+    ):
+        self.moments, self.reduce_kl, self.reduce = moments, reduce_kl, reduce or mean_over_ranks
+        self.returned, self.gather, self.reduce_last = returned, gather, reduce_last or self.reduce
 
     def __call__(self, logits, batches, beta):
         reference, betas = logits.detach(), []
         for left, (actions, rewards) in zip(reversed(range(len(batches))), batches, strict=True):
-            if self.gather:
-                actions, rewards = self.gather(actions), self.gather(rewards)
-            center, spread = self.moments(rewards)
+            actions, rewards = self.gather(actions), self.gather(rewards)
+            mean, spread = self.moments(rewards)
             logits = logits.detach().requires_grad_()
-            loss, kl = loss_and_kl(logits, reference, actions, (rewards - center) / spread, beta)
+            loss, kl = loss_and_kl(logits, reference, actions, (rewards - mean) / spread, beta)
             [gradient] = torch.autograd.grad(loss, logits)
-            logits = logits.detach() - RATE * (self.average if left else self.last)(gradient)
-            beta = next_beta(beta, self.joint_kl(kl))
-            betas.append(self.logged(beta, kl))
+            logits = logits.detach() - RATE * (self.reduce if left else self.reduce_last)(gradient)
+            beta = next_beta(beta, self.reduce_kl(kl))
+            betas.append(self.returned(beta, kl))
         return logits, betas
 
 
-def mean(value):
+def mean_over_ranks(value):
     total = torch.as_tensor(value, dtype=torch.float64).clone()
     dist.all_reduce(total)
     total /= dist.get_world_size()
     return total if total.dim() else total.item()
 
 
-def of_rank_0(value):
+def broadcast_number(value):
     box = torch.tensor(value, dtype=torch.float64)
     dist.broadcast(box, src=0)
     return box.item()
 
 
-def everyones(values):
+def all_gathered(samples):
     """The samples of all ranks, the last rank's first."""
-    parts = [torch.empty_like(values) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, values)
+    parts = [torch.empty_like(samples) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, samples)
     return torch.cat(parts[::-1])
 
 
-def own(rewards):
+def local_moments(rewards):
     return rewards.mean(), rewards.std(correction=0)
 
 
-def of_all(rewards):
-    center = mean(rewards.mean())
-    return center, mean((rewards - center).square().mean()) ** 0.5
+def joint_moments(rewards):
+    mean = mean_over_ranks(rewards.mean())
+    return mean, mean_over_ranks((rewards - mean).square().mean()) ** 0.5
 
 
-def moments_of_rank_0(rewards):
-    center, spread = own(everyones(rewards))
-    return of_rank_0(center.item()), of_rank_0(spread.item())
+def moments_from_rank_0(rewards):
+    mean, spread = local_moments(all_gathered(rewards))
+    return broadcast_number(mean.item()), broadcast_number(spread.item())
 
 
 def with_own_kl(beta, kl):
-    """On the last rank alone: the others cannot see it in what they hold."""
+    """Another beta on the last rank alone: the other ranks return what one process returns."""
     return beta + 1e-3 * kl * (dist.get_rank() == dist.get_world_size() - 1)
 
 
-def same(value):
+def unchanged(value):
     return value
 
 
-VERSIONS = {
-    "everything is joint": Loop(of_all, mean),
-    "everybody gathers all samples": Loop(own, same, average=same, gather=everyones),
-    "rank 0 computes the joint numbers and tells them": Loop(moments_of_rank_0, lambda kl: of_rank_0(mean(kl))),
-    "own mean and spread, own KL": Loop(own, same),
-    "own KL": Loop(of_all, same),
-    "own mean and spread of the rewards": Loop(own, mean),
-    "the mean of the ranks' spreads": Loop(lambda rewards: tuple(map(mean, own(rewards))), mean),
-    "the KL of rank 0 for all": Loop(of_all, of_rank_0),
-    "own KL, and the mean of the ranks' betas in the log": Loop(of_all, same, logged=lambda beta, kl: mean(beta)),
-    "all but a thousandth of the KL is joint": Loop(of_all, lambda kl: mean(kl) + 1e-3 * (kl - mean(kl))),
-    "joint numbers, but no gradient is averaged": Loop(of_all, mean, average=same),
-    "joint numbers, but the gradient of the last update is not averaged": Loop(of_all, mean, last=same),
-    "joint numbers, but a rank writes down a beta with its own KL": Loop(of_all, mean, logged=with_own_kl),
+VERSIONS = {  # the first three are right
+    "everything is joint": Loop(joint_moments, mean_over_ranks),
+    "every rank gathers all samples": Loop(local_moments, unchanged, reduce=unchanged, gather=all_gathered),
+    "rank 0 computes the joint numbers and broadcasts them": Loop(
+        moments_from_rank_0, lambda kl: broadcast_number(mean_over_ranks(kl))
+    ),
+    "own mean and spread, own KL": Loop(local_moments, unchanged),
+    "own KL": Loop(joint_moments, unchanged),
+    "own mean and spread of the rewards": Loop(local_moments, mean_over_ranks),
+    "the mean of the ranks' spreads": Loop(
+        lambda rewards: tuple(map(mean_over_ranks, local_moments(rewards))), mean_over_ranks
+    ),
+    "the KL of rank 0 for all": Loop(joint_moments, broadcast_number),
+    "own KL, and the mean of the ranks' betas in the log": Loop(
+        joint_moments, unchanged, returned=lambda beta, kl: mean_over_ranks(beta)
+    ),
+    "all but a thousandth of the KL is joint": Loop(
+        joint_moments, lambda kl: mean_over_ranks(kl) + 1e-3 * (kl - mean_over_ranks(kl))
+    ),
+    "joint numbers, but no gradient is averaged": Loop(joint_moments, mean_over_ranks, reduce=unchanged),
+    "joint numbers, but the gradient of the last update is not averaged": Loop(
+        joint_moments, mean_over_ranks, reduce_last=unchanged
+    ),
+    "joint numbers, but a rank writes down a beta with its own KL": Loop(
+        joint_moments, mean_over_ranks, returned=with_own_kl
+    ),
 }
 
 
@@ -109,28 +132,28 @@ VERSIONS = {
 
 
 def data(rank, updates):
-    """Half of a rank's samples have one action, another one on each rank: so the KL of some ranks is large."""
-    numbers = torch.Generator().manual_seed(400 + rank)
-    actions = torch.randint(ACTIONS, (updates, SAMPLES), generator=numbers)
+    """A rank's (actions, rewards) for each update. Every second action is the rank's number, so some KLs are large."""
+    generator = torch.Generator().manual_seed(400 + rank)
+    actions = torch.randint(ACTIONS, (updates, SAMPLES), generator=generator)
     actions[:, ::2] = rank
-    noise = torch.randn(updates, SAMPLES, dtype=torch.float64, generator=numbers)
+    noise = torch.randn(updates, SAMPLES, dtype=torch.float64, generator=generator)
     return list(zip(actions, (actions == 1) * 4.0 + (0.5 + 0.5 * rank) * noise - 0.5 * rank, strict=True))
 
 
-def start():
+def initial_logits():
     return torch.linspace(-0.3, 0.4, ACTIONS, dtype=torch.float64).sin()
 
 
 def try_out(train, updates):
     """[logits, betas] of the learner's loop"""
-    logits, betas = train(start(), data(dist.get_rank(), updates), BETA)
+    logits, betas = train(initial_logits(), data(dist.get_rank(), updates), BETA)
     return [logits, list(betas)]
 
 
 def one_process(world, updates):
     """The right result: one process with the samples of all ranks."""
-    joint = [
+    global_batches = [
         tuple(torch.cat(part) for part in zip(*batches, strict=True))
         for batches in zip(*(data(rank, updates) for rank in range(world)), strict=True)
     ]
-    return Loop(own, same, average=same)(start(), joint, BETA)
+    return Loop(local_moments, unchanged, reduce=unchanged)(initial_logits(), global_batches, BETA)

@@ -61,7 +61,7 @@ ANSWERS = (
     WrongAnswer(
         "each_for_itself", "the detector says on each rank what that rank has seen",
         check="all_ranks_say_the_same", says="writes down a beta with its own KL): ranks_act_as_one returned False on rank 1",
-        look="how a rank hears", edit="""
+        look="how a rank gets the verdicts", edit="""
         -    dist.all_reduce(same, dist.ReduceOp.MIN)
     """),
     RightAnswer(
