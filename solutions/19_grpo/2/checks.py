@@ -2,7 +2,7 @@
 
 import math
 
-from ddp_course.grader.vocabulary import Call, Job, bit_equal_on_all_ranks, check, expect, expect_loss, expect_shapes
+from ddp_course.grader.vocabulary import bit_equal_on_all_ranks, check, driver_job, expect, expect_loss, expect_shapes
 
 from . import driver
 
@@ -11,44 +11,43 @@ FUNCTION = "joint_loss_and_gradients"
 CLOSE = 1e-10  # relative, in float64: the order of the sums shifts the numbers by about 1e-16
 SIZE = sum(parameter.numel() for parameter in driver.Policy().parameters()) * 8  # bytes of all gradients
 SMALL = 200  # bytes for what is no gradient
-
-
-def share(prompts, rewards, lengths):
-    return list(prompts), list(rewards), list(lengths)
-
-
-NONE = share([], [], [])
-PLAIN = share([1, 1, 1, 1, 2, 2, 2, 2], [0, 1, 1, 3, 2, 0, 0, 1], [10, 3, 7, 1, 2, 9, 4, 10])
-MIXED = share([4, 3, 4, 3, 3, 4], [0.5, 2, -1, 0, 1, 1], [2, 1, 5, 9, 3, 10])
-ALIKE = share([5, 5, 5], [0.1, 0.1, 0.1], [4, 10, 6])
-SINGLE = share([6, 7, 7], [3.0, 1.0, 0.0], [5, 2, 8])
-LONG = share([8] * 6, [1, 0, 0, 0, 0, 5], [10] * 6)
-EMPTY = share([9, 9, 9], [1, 0, 2], [0, 6, 2])
-SCALES = share([1, 1, 1, 2, 2, 2, 3, 3, 3], [10, 20, 40, 0.1, 0.2, 0.4, 0, 1e-6, 0], [3, 10, 5, 8, 1, 6, 4, 7, 2])
+# The completions of a rank: their prompts, rewards and lengths in tokens.
+NO_COMPLETIONS = [], [], []
+TWO_GROUPS = [1, 1, 1, 1, 2, 2, 2, 2], [0, 1, 1, 3, 2, 0, 0, 1], [10, 3, 7, 1, 2, 9, 4, 10]
+MIXED = [4, 3, 4, 3, 3, 4], [0.5, 2, -1, 0, 1, 1], [2, 1, 5, 9, 3, 10]
+ONE_REWARD = [5, 5, 5], [0.1, 0.1, 0.1], [4, 10, 6]
+SINGLE = [6, 7, 7], [3.0, 1.0, 0.0], [5, 2, 8]
+LONG = [8] * 6, [1, 0, 0, 0, 0, 5], [10] * 6
+NO_TOKENS = [9, 9, 9], [1, 0, 2], [0, 6, 2]
+SCALES = [1, 1, 1, 2, 2, 2, 3, 3, 3], [10, 20, 40, 0.1, 0.2, 0.4, 0, 1e-6, 0], [3, 10, 5, 8, 1, 6, 4, 7, 2]
 
 
 def job(world, *calls):
-    calls = tuple(
-        Call([(list(shares), "minus infinity" if "infinity" in scenario else "zeros")] * world, scenario)
-        for scenario, *shares in calls
-    )
-    return Job(world, FUNCTION, calls, seconds=4.0, driver=True, loads=("torch._dynamo",))
+    """A job with the calls (scenario, the completions of each rank)."""
+    arguments = {
+        scenario: (shares, "minus infinity" if "infinity" in scenario else "zeros") for scenario, *shares in calls
+    }
+    return driver_job(world, FUNCTION, arguments, seconds=4.0, loads=("torch._dynamo",))
 
 
 JOBS = [
-    job(1, ("one process", PLAIN), ("groups whose rewards differ in scale", SCALES)),
+    job(1, ("one process", TWO_GROUPS), ("groups whose rewards differ in scale", SCALES)),
     job(
         2,
-        ("two groups and one", PLAIN, LONG),
-        ("the completions of a group do not lie together", MIXED, PLAIN),
-        ("all rewards of rank 0 are equal", ALIKE, MIXED),
-        ("a group of one completion", SINGLE, PLAIN),
-        ("a completion without tokens", EMPTY, PLAIN),
-        ("rank 1 has no completions", PLAIN, NONE),
-        ("rank 0 has no completions", NONE, LONG),
-        ("old is minus infinity behind the end, and nan on rank 1", MIXED, PLAIN),
+        ("two groups and one", TWO_GROUPS, LONG),
+        ("the completions of a group do not lie together", MIXED, TWO_GROUPS),
+        ("all rewards of rank 0 are equal", ONE_REWARD, MIXED),
+        ("a group of one completion", SINGLE, TWO_GROUPS),
+        ("a completion without tokens", NO_TOKENS, TWO_GROUPS),
+        ("rank 1 has no completions", TWO_GROUPS, NO_COMPLETIONS),
+        ("rank 0 has no completions", NO_COMPLETIONS, LONG),
+        ("old is minus infinity behind the end, and nan on rank 1", MIXED, TWO_GROUPS),
     ),
-    job(4, ("uneven shares", MIXED, NONE, LONG, SINGLE), (EQUAL_REWARDS, ALIKE, NONE, ALIKE, ALIKE)),
+    job(
+        4,
+        ("uneven shares", MIXED, NO_COMPLETIONS, LONG, SINGLE),
+        (EQUAL_REWARDS, ONE_REWARD, NO_COMPLETIONS, ONE_REWARD, ONE_REWARD),
+    ),
 ]
 
 
@@ -73,12 +72,12 @@ def the_gradient_is_exact(case):
         expect_shapes(rank, gradients, right, "completions")
         gap = max((a - b).abs().max().item() for a, b in zip(gradients, right, strict=True))
         expect(
-            gap < CLOSE * max(length(right), 1e-2),
-            f"the gradient on rank {rank} is {length(gradients):.4g} long and off by {gap:.1e}; that of one process is "
-            f"{length(right):.4g} long",
+            gap < CLOSE * max(norm(right), 1e-2),
+            f"the gradient on rank {rank} has the norm {norm(gradients):.4g} and is off by {gap:.1e}; that of one "
+            f"process has the norm {norm(right):.4g}",
             "0 times inf, or inf minus inf: what is behind the end of a completion when the ratio is taken?"
-            if math.isnan(length(gradients))
-            else "what the gradient goes through, and what it is divided by on its way through the ranks",
+            if math.isnan(norm(gradients))
+            else "what the gradient goes through, and what it is divided by where it is reduced over the ranks",
         )
 
 
@@ -98,39 +97,40 @@ the_ranks_agree_to_the_last_bit = bit_equal_on_all_ranks()
 
 @check("a rank scores its own completions only, and its gradient travels once")
 def completions_stay_where_they_are(case, rank, result):
-    (_, _, rows), own = result, len(case.args[0][0][rank][0])
+    (_, _, rows), count = result, len(case.args[0][0][rank][0])
     sent = sum(operation.bytes for operation in case.operations[rank] if operation.op != "broadcast")
     expect(
-        rows <= own,
-        f"the policy of rank {rank} scored {rows} completions; this rank has {own}",
-        "whose completions a rank has to score, and how often",
+        rows <= count,
+        f"the policy of rank {rank} scored {rows} completions; this rank has {count}",
+        "which completions a rank has to score, and how often",
     )
     expect(
         case.world == 1 or sent <= SIZE + SMALL,
         f"rank {rank} handed over {sent:,} bytes; the gradients have {SIZE:,}",
-        "how often the gradients travel, and what else does",
+        "how often the gradients are sent, and what else is",
     )
 
 
-def length(gradients):
+def norm(gradients):
     return math.sqrt(sum(gradient.square().sum().item() for gradient in gradients))
 
 
 def likeness(loss, right, case):
-    """A likely cause of a wrong loss, in words that can be put behind it."""
-    for what, mistake in driver.MISTAKES.items():
-        if math.isclose(loss, driver.one_process(*case.args[0], **mistake)[0], rel_tol=1e-9):
-            return f"; it is that with {what}"
+    """The end of the message about a wrong loss: its likely cause, or ""."""
+    for mistake, arguments in driver.MISTAKES.items():
+        if math.isclose(loss, driver.one_process(*case.args[0], **arguments)[0], rel_tol=1e-9):
+            return f"; it is that with {mistake}"
     return "; it is that with the other sign" if math.isclose(loss, -right, rel_tol=1e-9) else ""
 
 
 def advice(loss, right, case):
+    """Where to look for the cause of a wrong loss."""
     if math.isnan(loss):
         return "where 0 is divided by 0, or 0 multiplied by inf: a spread, a count, or what stands behind the end"
     if math.isclose(loss, right, rel_tol=1e-4):
-        return "the dtype of the sums, and the 1e-4 beside the spread"
+        return "the dtype of the sums, and the 1e-4 that is added to the spread"
     if "together" in case.scenario:
-        return "which completions belong to a group: `prompts` says so, not their place"
+        return "which completions belong to a group: `prompts` says so, not their position"
     if case.world == 1:
-        return "the advantage of a completion and the clipped term of a token: one process has no ranks to blame"
+        return "the advantage of a completion and the clipped term of a token: here no message can be the cause"
     return "which number belongs to the global batch, and what a rank without completions contributes"

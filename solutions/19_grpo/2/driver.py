@@ -1,11 +1,11 @@
-"""Inside a rank, for 19.2: hand the learner's function a tiny policy and the completions that this rank sampled."""
+"""Inside a rank, for 19.2: call the learner's function with a tiny policy and this rank's completions."""
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 VOCABULARY, LENGTH = 8, 10  # LENGTH: tokens of the longest completion
-CLIP, SMALLEST = 0.2, 1e-4
+CLIP, EPSILON = 0.2, 1e-4  # EPSILON is added to the spread of a group
 
 
 class Policy(nn.Module):
@@ -30,7 +30,7 @@ class Policy(nn.Module):
 def data(rank, prompts, rewards, lengths, beyond="zeros"):
     """tokens, mask, old, rewards, prompts of one rank: a completion for each entry of the lists.
 
-    Behind the end of a completion the old log-probabilities are 0; if beyond="minus infinity", -inf, on odd ranks nan.
+    Behind the end of a completion `old` is 0; with beyond="minus infinity" it is -inf, on odd ranks nan.
     """
     generator = torch.Generator().manual_seed(800 + rank)
     tokens = torch.randint(VOCABULARY, (len(prompts), LENGTH), generator=generator)
@@ -52,13 +52,14 @@ def drive(function, shares, beyond):
 
 
 def by_group(rewards, prompts, correction=1):
-    result = torch.zeros_like(rewards)
+    """The right advantages; with correction=0 the spread is divided by n."""
+    advantages = torch.zeros_like(rewards)
     for prompt in prompts.unique():
         members = prompts == prompt
         group = rewards[members]
         if group.min() < group.max():
-            result[members] = (group - group.mean()) / (group.std(correction=correction) + SMALLEST)
-    return result
+            advantages[members] = (group - group.mean()) / (group.std(correction=correction) + EPSILON)
+    return advantages
 
 
 def divided_by_n(rewards, prompts):
@@ -70,7 +71,7 @@ def not_divided(rewards, prompts):
 
 
 def over_the_batch(rewards, prompts):
-    return (rewards - rewards.mean()) / (rewards.std() + SMALLEST)
+    return (rewards - rewards.mean()) / (rewards.std() + EPSILON)
 
 
 def clipped(ratio, advantage):
@@ -78,7 +79,7 @@ def clipped(ratio, advantage):
 
 
 def equal_tokens(mask, ranks, world):
-    """The weight of a completion's tokens: here 1 / the number of tokens on all ranks."""
+    """The weight of each token of a completion: here 1 / the number of tokens on all ranks."""
     return torch.ones(len(mask), dtype=torch.float64) / mask.sum()
 
 
@@ -87,7 +88,7 @@ def tokens_of_the_rank(mask, ranks, world):
     return (1 / (counts.clamp(min=1) * world).double())[ranks]
 
 
-def each_completion_alike(mask, ranks, world):
+def equal_completions(mask, ranks, world):
     return 1 / (mask.sum(1).clamp(min=1) * len(mask)).double()
 
 
@@ -111,7 +112,7 @@ def one_process(shares, beyond="zeros", advantages=by_group, token_weights=equal
 
 MISTAKES = {  # arguments of one_process
     "each rank dividing by its own tokens": {"token_weights": tokens_of_the_rank},
-    "each completion counting the same, however long it is": {"token_weights": each_completion_alike},
+    "each completion counting the same, however long it is": {"token_weights": equal_completions},
     "the padding counted as tokens": {"token_weights": padding_counted},
     "the rewards of the whole batch standardised, not of a group": {"advantages": over_the_batch},
     "advantages that are not divided by the spread": {"advantages": not_divided},

@@ -24,7 +24,7 @@ ANSWERS = (
     WrongAnswer(
         "infinity_in_the_gradient",
         "removes what stands behind the end after the ratio: the loss is right, its gradient is 0 times inf",
-        check="the_gradient_is_exact", says="nan long", edit="""
+        check="the_gradient_is_exact", says="has the norm nan", edit="""
         -    ratio = torch.exp(torch.where(mask, policy(tokens) - old, 0.0))
         +    ratio = torch.exp(policy(tokens) - old)
     """),
@@ -51,13 +51,13 @@ ANSWERS = (
         +    message = sum(gathered[rank:] + gathered[:rank])
     """),
     WrongAnswer(
-        "spread_of_rounding", "asks for no equal rewards: rounding is divided by 1e-4",
+        "spread_of_rounding", "does not ask whether rewards are equal: a rounding error is divided by 1e-4",
         check="equal_rewards_move_nothing", says="it should be 0", edit="""
         -        if group.min() < group.max():  # else exactly 0
         +        if len(group) > 1:
     """),
     WrongAnswer(
-        "nearly_equal_rewards", "takes rewards for equal that are a millionth apart",
+        "nearly_equal_rewards", "treats rewards that are a millionth apart as equal",
         check="the_loss_is_exact", says="(groups whose rewards differ in scale)", edit="""
         -        if group.min() < group.max():  # else exactly 0
         +        if group.std() > 1e-6:
