@@ -1,4 +1,4 @@
-"""17.2: FSDP2 without an error, but ranks begin with different weights, and some are not sharded, and none moves."""
+"""17.2: a script with FSDP2: ranks begin with different weights, not all are sharded, and no step moves them."""
 
 from ddp_course.grader.vocabulary import check, driver_job, expect
 

@@ -44,7 +44,7 @@ def the_optimizer_goes_on(case, rank, result):
         expect(
             gap < CLOSE,
             f"{entry} of {name} on rank {rank} is {gap:.1e} away from what was saved",
-            "which parameter a number in the saved state means: they are counted group by group",
+            "which parameter a number in the saved state means: the numbers count the parameters group by group",
         )
 
 

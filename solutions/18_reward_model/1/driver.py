@@ -25,8 +25,7 @@ class Loop:
     """A loop whose saved head has moved by the sum of the ranks' gradients, each times its share.
 
     shares(world)     the share of each rank
-    reduce(gradient)  what a rank steps by, made of its gradient by communication; default: the sum of the ranks'
-                      gradients, each times its share
+    reduce(gradient)  the gradient that a rank steps by; default: the sum of the ranks' gradients, each times its share
     finish(head)      is called after the last step
     """
 
