@@ -14,7 +14,7 @@ ANSWERS = (
                 self.optimizer.step()
                 self.optimizer.zero_grad()
     '''),
-    WrongAnswer("a_frozen_block_stays", "lets go of what it has reduced, which a frozen block never is",
+    WrongAnswer("a_frozen_block_stays", "releases a block when its gradient is reduced, which a frozen one's never is",
                 check="one_block_is_whole_at_a_time", says="in backward of block 0, rank 0 holds", look="has computed", edit="""
                          parameter.grad = None
         -        self.release()

@@ -68,7 +68,7 @@ def reduce_only_a_loss(gradient):
 
 
 def mean_with_neighbour(gradient):
-    """The mean with the gradient of the rank before this one; before rank 0 is the last rank."""
+    """The mean with the gradient of the rank before this one. For rank 0 that is the last rank."""
     gradients = [torch.empty_like(gradient) for _ in range(dist.get_world_size())]
     dist.all_gather(gradients, gradient)
     return (gradient + gradients[dist.get_rank() - 1]) / 2

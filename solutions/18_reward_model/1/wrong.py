@@ -20,7 +20,7 @@ ANSWERS = (
         +    return head
     """),
     WrongAnswer(
-        "heads_averaged_at_the_end", "trains alone and averages the heads after the last step",
+        "heads_averaged_at_the_end", "trains without communication and averages the heads after the last step",
         check="the_global_batch_is_learned", says="after 3 steps", edit="""
         -        dist.all_reduce(gradient)
         -        head -= rate * gradient / dist.get_world_size()
@@ -70,7 +70,7 @@ ANSWERS = (
         +        head -= rate * gradient
     """),
     WrongAnswer(
-        "trains_for_each_rank", "the detector trains once for each rank, each time with another one's pairs marked",
+        "trains_for_each_rank", "the detector trains once for each rank, each time with another rank's pairs marked",
         check="it_is_called_once", says="shares called train 3 times on rank 0", text="""
         import torch
         import torch.distributed as dist

@@ -11,7 +11,7 @@ from . import driver
 DETECTOR, REPAIRED = "ranks_act_as_one", "train"
 RIGHT, BROKEN = tuple(driver.VERSIONS)[:3], tuple(driver.VERSIONS)[3:]
 CLOSE = 1e-10  # relative, in float64: the order of the sums shifts the numbers by about 1e-16
-NEARLY = 1e-5  # such a gap comes from float32 or a small term, not from another number
+NEARLY = 1e-5  # a smaller gap is float32, or a small number added to the spread
 NEARLY_RIGHT = "the dtype of what is joint: torch.tensor makes float32 of a number; or what is added to the spread"
 DETECT = [driver_job(2, DETECTOR, RIGHT + BROKEN, seconds=4.0)]
 UPDATES = {2: (1, 2, 4), 4: (8,), 1: (3,)}  # of train in each call, by the number of ranks

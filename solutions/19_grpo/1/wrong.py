@@ -46,7 +46,7 @@ ANSWERS = (
         +    return dist.get_rank() > 0 or bool(same)
     """),
     WrongAnswer(
-        "too_exact", "the detector wants the last bit",
+        "too_exact", "the detector requires equality to the last bit",
         check="what_is_right_passes", says="but for rounding", edit="""
         -    same = torch.tensor(float(torch.allclose(*results, rtol=1e-9, atol=1e-12)))
         +    same = torch.tensor(float(torch.equal(*results)))
@@ -59,7 +59,7 @@ ANSWERS = (
         +        advantages = distances / (mean_over_ranks(distances.square().mean()) * count / (count - 1)) ** 0.5
     """),
     WrongAnswer(
-        "each_for_itself", "the detector says on each rank what that rank has seen",
+        "each_for_itself", "the detector returns on each rank the verdict of that rank",
         check="all_ranks_say_the_same", says="writes down a beta with its own KL): ranks_act_as_one returned False on rank 1",
         look="how a rank gets the verdicts", edit="""
         -    dist.all_reduce(same, dist.ReduceOp.MIN)
