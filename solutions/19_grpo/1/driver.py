@@ -19,28 +19,26 @@ def drive(function, version, *arguments):
 # ---- versions of train(logits, batches, beta) ---------------------------------------------------------------------
 
 
+def unchanged(value):
+    return value
+
+
 class Loop:
     """A loop made of functions that take what this rank has and return what the loop uses.
 
     moments(rewards)      (mean, spread) of the rewards
     reduce_kl(kl)         the KL that beta is adapted to
     reduce(gradient)      the gradient of an update; default: the mean over the ranks
-    returned(beta, kl)    the beta that is returned for an update; default: beta
+    logged(beta, kl)      the beta that is returned for an update; default: beta
     gather(samples)       the actions, and the rewards, that the loss is computed from; default: this rank's
     reduce_last(gradient) as `reduce`, for the last update
     """
 
     def __init__(
-        self,
-        moments,
-        reduce_kl,
-        reduce=None,
-        returned=lambda beta, kl: float(beta),
-        gather=lambda samples: samples,
-        reduce_last=None,
+        self, moments, reduce_kl, reduce=None, logged=lambda beta, kl: float(beta), gather=unchanged, reduce_last=None
     ):
         self.moments, self.reduce_kl, self.reduce = moments, reduce_kl, reduce or mean_over_ranks
-        self.returned, self.gather, self.reduce_last = returned, gather, reduce_last or self.reduce
+        self.logged, self.gather, self.reduce_last = logged, gather, reduce_last or self.reduce
 
     def __call__(self, logits, batches, beta):
         reference, betas = logits.detach(), []
@@ -52,7 +50,7 @@ class Loop:
             [gradient] = torch.autograd.grad(loss, logits)
             logits = logits.detach() - RATE * (self.reduce if left else self.reduce_last)(gradient)
             beta = next_beta(beta, self.reduce_kl(kl))
-            betas.append(self.returned(beta, kl))
+            betas.append(self.logged(beta, kl))
         return logits, betas
 
 
@@ -95,10 +93,6 @@ def with_own_kl(beta, kl):
     return beta + 1e-3 * kl * (dist.get_rank() == dist.get_world_size() - 1)
 
 
-def unchanged(value):
-    return value
-
-
 VERSIONS = {  # the first three are right
     "everything is joint": Loop(joint_moments, mean_over_ranks),
     "every rank gathers all samples": Loop(local_moments, unchanged, reduce=unchanged, gather=all_gathered),
@@ -113,7 +107,7 @@ VERSIONS = {  # the first three are right
     ),
     "the KL of rank 0 for all": Loop(joint_moments, broadcast_number),
     "own KL, and the mean of the ranks' betas in the log": Loop(
-        joint_moments, unchanged, returned=lambda beta, kl: mean_over_ranks(beta)
+        joint_moments, unchanged, logged=lambda beta, kl: mean_over_ranks(beta)
     ),
     "all but a thousandth of the KL is joint": Loop(
         joint_moments, lambda kl: mean_over_ranks(kl) + 1e-3 * (kl - mean_over_ranks(kl))
@@ -123,7 +117,7 @@ VERSIONS = {  # the first three are right
         joint_moments, mean_over_ranks, reduce_last=unchanged
     ),
     "joint numbers, but a rank writes down a beta with its own KL": Loop(
-        joint_moments, mean_over_ranks, returned=with_own_kl
+        joint_moments, mean_over_ranks, logged=with_own_kl
     ),
 }
 
