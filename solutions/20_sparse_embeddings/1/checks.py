@@ -12,9 +12,9 @@ UNSOUND = tuple(driver.VERSIONS)[4:]
 CLOSE = 1e-10  # float64; a move is a multiple of the learning rate
 
 
-DETECT = [driver_job(3, DETECTOR, [(what, torch.zeros(1)) for what in SOUND + UNSOUND], seconds=4.0)]
-TRIED = {what: ("own", what) for what in driver.CASES}
-STEP = [driver_job(world, REPAIRED, TRIED, seconds=4.0) for world in (2, 4)]
+DETECT = [driver_job(3, DETECTOR, [(version, torch.zeros(1)) for version in SOUND + UNSOUND], seconds=4.0)]
+STEP_CALLS = {scenario: ("own", scenario) for scenario in driver.CASES}
+STEP = [driver_job(world, REPAIRED, STEP_CALLS, seconds=4.0) for world in (2, 4)]
 JOBS = [*DETECT, *STEP]
 
 
@@ -22,14 +22,14 @@ LOOK = {
     "the last gradient of a row wins": "do rows occur twice in your detector's batch, and on several ranks?",
     "lets the signs vote": "gradients of unlike size: when do a sum and a vote differ?",
     "moves by the gradient and not by its sign": "gradients of unlike size: 1 and its sign are equal",
-    "the last rank moves a row that nobody used, by 1e-6": "all rows, to 1e-10, on all ranks; are some unused?",
+    "the last rank moves a row that nobody used, by 1e-6": "all rows, also unused ones, to 1e-10 on all ranks",
 }
 detector = Detector(DETECTOR, SOUND, UNSOUND, DETECT)
 DETECTED = [
-    detector.agrees("a rank sees its own table; how does it hear that another rank's is wrong?"),
+    detector.agrees("a rank sees only its own table: how does it learn that another rank's is wrong?"),
     detector.passes(
         ", but all ranks hold the table of one process",
-        "what your detector expects: the batches of all ranks together, one sum for each row, one sign of it",
+        "what your detector expects: over the batches of all ranks, one sum for each row and one sign of it",
         f"the detector lets {len(SOUND)} sound steps pass, by whatever way they talk",
     ),
     detector.catches(
@@ -40,9 +40,7 @@ DETECTED = [
 ]
 
 
-it_is_called_once = called_once(
-    DETECTOR, "step", DETECT, "what it leaves behind when it has run: one call is enough to look at that"
-)
+it_is_called_once = called_once(DETECTOR, "step", DETECT, "the table after one call: the detector needs no other")
 
 
 @check(
@@ -51,16 +49,15 @@ it_is_called_once = called_once(
     scenarios=driver.CASES.keys() - {driver.ROUNDS},
 )
 def equals_one_process(case):
-    what, start = case.args[0][1], driver.start()
-    right = driver.one_process(what, case.world)
+    start, right = driver.start(), driver.one_process(case.scenario, case.world)
     for rank, table in enumerate(case.results):
         for row, column in (~((table - right).abs() < CLOSE)).nonzero().tolist():
-            moved, wanted = (((rows - start)[row, column] / driver.LR).item() for rows in (table, right))
+            move, right_move = (((rows - start)[row, column] / driver.LR).item() for rows in (table, right))
             raise Wrong(
-                f"row {row} on rank {rank} has moved by {moved:+.4g} learning rates, not by {wanted:+.4g}",
+                f"row {row} on rank {rank} has moved by {move:+.4g} learning rates, not by {right_move:+.4g}",
                 "the dtype of the sum: the gradients are float64"
-                if what == driver.FINE
-                else "the order: gather, sum what belongs to the same row, one sign of each sum, one update",
+                if case.scenario == driver.SMALL_SUM
+                else "the order: gather, sum the gradients of each row, take the sign of each sum, move the row once",
             )
 
 

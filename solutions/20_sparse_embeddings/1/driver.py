@@ -1,4 +1,4 @@
-"""Inside a rank, for 20.1: hand the learner's detector sound and unsound steps, and try the learner's own."""
+"""Inside a rank, for 20.1: call the learner's detector with sound and unsound steps, and run the learner's step."""
 
 import torch
 import torch.distributed as dist
@@ -10,126 +10,130 @@ from .given import everyones, sparse_step
 LR, ROWS, WIDTH, BATCH = 0.125, 20, 2, 4
 
 
-def drive(function, what, *arguments):
-    """`function` is the learner's is_joint_step or, for what="own", sparse_step."""
-    if what == "own":
+def drive(function, version, *arguments):
+    """The learner's verdict on this version of sparse_step; for "own" the table after the learner's sparse_step."""
+    if version == "own":
         return try_out(function, *arguments)
-    # As it is, also for a table that asks for gradients.
-    return function(counted(torch.no_grad()(VERSIONS[what]), *arguments))
+    # no_grad: a version changes the table in place, and the detector's table may require gradients.
+    return function(counted(torch.no_grad()(VERSIONS[version]), *arguments))
 
 
 # ---- versions of sparse_step(table, ids, gradients, lr) -------------------------------------------------------------
 
 
-def gathered(tensor):
+def gather(tensor):
+    """The tensors of all ranks, concatenated."""
     return torch.cat(everyones(tensor.contiguous()))
 
 
-def summed(ids, gradients):
-    """Each id once, and the sum of its gradients."""
+def sum_by_row(ids, gradients):
+    """(the ids, each once; the sum of each one's gradients)"""
     rows, index = ids.unique(return_inverse=True)
     return rows, gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, index, gradients)
 
 
-def same(tensor):
+def identity(tensor):
     return tensor
 
 
-def gathers(first=same, last=torch.sign):
-    """A step that sums the gradients of all ranks: `first` is done to each of them, `last` to each sum."""
+def gathering_step(before_sum=identity, after_sum=torch.sign):
+    """A step that gathers and sums the gradients: `before_sum` is applied to each of them, `after_sum` to each sum."""
 
     def step(table, ids, gradients, lr):
-        rows, total = summed(gathered(ids), gathered(first(gradients)))
-        table[rows] -= lr * last(total)
+        rows, total = sum_by_row(gather(ids), gather(before_sum(gradients)))
+        table[rows] -= lr * after_sum(total)
 
     return step
 
 
-def dense(first=same, last=torch.sign):
-    """The same by an all-reduce of a gradient as large as the table; `first` is done to each rank's sums."""
+def dense_step(before_all_reduce=identity, after_sum=torch.sign):
+    """A step that all-reduces a gradient as large as the table; `before_all_reduce` is applied to each rank's sums."""
 
     def step(table, ids, gradients, lr):
-        total = first(torch.zeros_like(table).index_add_(0, ids, gradients))
+        total = before_all_reduce(torch.zeros_like(table).index_add_(0, ids, gradients))
         dist.all_reduce(total)
-        table -= lr * last(total)
+        table -= lr * after_sum(total)
 
     return step
 
 
 def broadcast_by_rank_0(table, ids, gradients, lr):
-    ids, gradients = gathered(ids), gathered(gradients)
+    ids, gradients = gather(ids), gather(gradients)
     if dist.get_rank() == 0:
-        nothing_sent(table, ids, gradients, lr)
+        local_step(table, ids, gradients, lr)
     whole = table.detach().contiguous()
     dist.broadcast(whole, 0)
     table.copy_(whole)
 
 
-def nothing_sent(table, ids, gradients, lr):
-    rows, total = summed(ids, gradients)
+def local_step(table, ids, gradients, lr):
+    """The step of one process with this batch; nothing is sent."""
+    rows, total = sum_by_row(ids, gradients)
     table[rows] -= lr * total.sign()
 
 
-def reduced_by_place(table, ids, gradients, lr):
+def all_reduce_gradients(table, ids, gradients, lr):
     gradients = gradients.clone()
     dist.all_reduce(gradients)
-    nothing_sent(table, ids, gradients, lr)
+    local_step(table, ids, gradients, lr)
 
 
-def last_wins(table, ids, gradients, lr):
-    last = dict(zip(gathered(ids).tolist(), gathered(gradients), strict=True))
+def last_gradient_wins(table, ids, gradients, lr):
+    last = dict(zip(gather(ids).tolist(), gather(gradients), strict=True))
     for row, gradient in last.items():
         table[row] -= lr * gradient.sign()
 
 
-def one_rank_moves_more(table, ids, gradients, lr):
-    used = set(gathered(ids).tolist())
-    gathers()(table, ids, gradients, lr)
+def move_an_unused_row(table, ids, gradients, lr):
+    used = set(gather(ids).tolist())
+    gathering_step()(table, ids, gradients, lr)
     for row in [row for row in range(len(table)) if row not in used][:1]:
         table[row] += 1e-6 * (dist.get_rank() == dist.get_world_size() - 1)
 
 
 VERSIONS = {
-    "gathers ids and gradients, sums, takes the sign once": gathers(),
-    "the same, with the mean over the ranks": gathers(last=lambda total: (total / dist.get_world_size()).sign()),
-    "all-reduces a gradient as large as the table": dense(),
+    "gathers ids and gradients, sums, takes the sign once": gathering_step(),
+    "the same, with the mean over the ranks": gathering_step(
+        after_sum=lambda total: (total / dist.get_world_size()).sign()
+    ),
+    "all-reduces a gradient as large as the table": dense_step(),
     "rank 0 computes the table and broadcasts it": broadcast_by_rank_0,
     "the own update, then everybody's": lambda table, ids, gradients, lr: sparse_step(
         table, ids.contiguous(), gradients.contiguous(), lr
     ),
-    "sends nothing": nothing_sent,
-    "all-reduces the gradients and keeps its own ids": reduced_by_place,
-    "adds the signs of all gradients": gathers(torch.sign, same),
-    "adds the signs of the ranks' sums": dense(torch.sign, same),
-    "lets the signs vote": gathers(torch.sign),
-    "the last gradient of a row wins": last_wins,
-    "moves by the gradient and not by its sign": gathers(last=same),
-    "the last rank moves a row that nobody used, by 1e-6": one_rank_moves_more,
+    "sends nothing": local_step,
+    "all-reduces the gradients and keeps its own ids": all_reduce_gradients,
+    "adds the signs of all gradients": gathering_step(torch.sign, identity),
+    "adds the signs of the ranks' sums": dense_step(torch.sign, identity),
+    "lets the signs vote": gathering_step(torch.sign),
+    "the last gradient of a row wins": last_gradient_wins,
+    "moves by the gradient and not by its sign": gathering_step(after_sum=identity),
+    "the last rank moves a row that nobody used, by 1e-6": move_an_unused_row,
 }
 
 
 # ---- the learner's own step -----------------------------------------------------------------------------------------
 
 
-def batch(what, world, step):
+def batch(scenario, world, step):
     """ids (world, BATCH) and gradients (world, BATCH, WIDTH) of all ranks."""
     generator = torch.Generator().manual_seed(20 + step)
     ids = torch.randint(5, (world, BATCH), generator=generator)
     gradients = torch.randn(world, BATCH, WIDTH, dtype=torch.float64, generator=generator)
-    if what == "each rank has rows of its own":
+    if scenario == "each rank has rows of its own":
         ids = torch.arange(world * BATCH).view(world, BATCH)
-    if what == "all ranks have the same rows":
+    if scenario == "all ranks have the same rows":
         ids = torch.arange(BATCH).expand(world, BATCH).clone()
-    if what == "each rank has one row four times":
+    if scenario == "each rank has one row four times":
         ids = torch.arange(world).unsqueeze(1).expand(world, BATCH).clone()
-    if what == CANCELS:
+    if scenario == CANCELS:
         ids = torch.arange(BATCH).expand(world, BATCH).clone()
         gradients = (8 * gradients).round()  # whole numbers: their sum is 0 in any order
         gradients[1::2] = -gradients[::2]
-    if what == FINE:
+    if scenario == SMALL_SUM:
         ids, gradients = torch.zeros_like(ids), torch.zeros_like(gradients)
         gradients[0, 0], gradients[-1, 1] = 1 + 1e-9, -1.0
-    if what == ROUNDS:
+    if scenario == ROUNDS:
         # 1e16 - 1e16 + 1 is 1, but 1 + 1e16 - 1e16 is 0.
         ids, gradients = torch.zeros_like(ids), torch.zeros_like(gradients)
         gradients[0, 0], gradients[0, 1], gradients[-1, 0] = 1e16, -1e16, 1.0
@@ -138,14 +142,14 @@ def batch(what, world, step):
 
 ROUNDS = "the sum depends on its order"
 CANCELS = "the gradients of every row cancel"
-FINE = "a sum that is 0 in float32"
-CASES = {  # steps
+SMALL_SUM = "a sum that is 0 in float32"
+CASES = {  # the number of steps
     "each rank has rows of its own": 1,
     "all ranks have the same rows": 1,
     "each rank has one row four times": 1,
     "rows within and over ranks": 3,
     CANCELS: 1,
-    FINE: 1,
+    SMALL_SUM: 1,
     ROUNDS: 1,
 }
 
@@ -154,18 +158,19 @@ def start():
     return torch.linspace(-1, 1, ROWS * WIDTH, dtype=torch.float64).view(ROWS, WIDTH)
 
 
-def try_out(own_step, what):
+def try_out(sparse_step, scenario):
+    """The table after the steps of the scenario."""
     table, rank = start(), dist.get_rank()
-    for step in range(CASES[what]):
-        ids, gradients = batch(what, dist.get_world_size(), step)
-        own_step(table, ids[rank].clone(), gradients[rank].clone(), LR)
+    for step in range(CASES[scenario]):
+        ids, gradients = batch(scenario, dist.get_world_size(), step)
+        sparse_step(table, ids[rank].clone(), gradients[rank].clone(), LR)
     return table
 
 
-def one_process(what, world):
+def one_process(scenario, world):
     """The right result of try_out: one process with the global batch."""
     table = start()
-    for step in range(CASES[what]):
-        ids, gradients = batch(what, world, step)
-        nothing_sent(table, ids.flatten(), gradients.flatten(0, 1), LR)
+    for step in range(CASES[scenario]):
+        ids, gradients = batch(scenario, world, step)
+        local_step(table, ids.flatten(), gradients.flatten(0, 1), LR)
     return table

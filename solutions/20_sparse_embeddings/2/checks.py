@@ -47,18 +47,18 @@ def unsound_shares_are_seen(case):
 @check("your evaluation scores every example once, on 2 and 4 ranks, also where nothing divides", EVALUATE)
 def every_example_is_scored_once(case):
     total = case.args[0][1]
-    asked = [(rank, start, end) for rank, result in enumerate(case.results) for start, end in result["asked"]]
-    for rank, start, end in asked:
+    requests = [(rank, *request) for rank, result in enumerate(case.results) for request in result["requests"]]
+    for rank, start, end in requests:
         expect(
             0 <= start <= end <= total,
             f"rank {rank} asked for the examples {start} to {end}: that is {end - start}",
             "both ends of a share have to be kept inside, the start too",
         )
-    times = Counter(example for _, start, end in asked for example in range(start, end))
+    times = Counter(example for _, start, end in requests for example in range(start, end))
     for example in range(total):
         expect(
             times[example] == 1,
-            f"example {example} was scored {times[example]} times, all of them together {times.total()} times",
+            f"example {example} was scored {times[example]} times; in all {times.total()} scores of {total} examples",
             "what a rank takes of a batch that the number of ranks does not divide, and of a short last one",
         )
 
@@ -66,18 +66,18 @@ def every_example_is_scored_once(case):
 @check("in equally many steps on all ranks, none too large", EVALUATE)
 def the_ranks_keep_step(case, rank, result):
     longest = math.ceil(case.args[0][2] / case.world)
-    steps, steps_of_rank_0 = len(result["asked"]), len(case.results[0]["asked"])
+    steps, steps_of_rank_0 = len(result["requests"]), len(case.results[0]["requests"])
     expect(
         steps == steps_of_rank_0,
         f"rank {rank} called score {steps} times and rank 0 {steps_of_rank_0} times",
         "a rank without examples: a model that communicates in its forward pass waits for all ranks, so the rank "
         "makes its step with none",
     )
-    for start, end in result["asked"]:
+    for start, end in result["requests"]:
         expect(
             end - start <= longest,
             f"rank {rank} asked for {end - start} examples in one step; a rank has room for {longest}",
-            "the batch is for all ranks together: ceil(batch / world) of it is a rank's",
+            "the size of a batch is that of the global batch: a rank takes at most ceil(batch / world) of it",
         )
 
 
@@ -91,29 +91,29 @@ def metrics_are_exact_on_every_rank(case, rank, result):
         f"rank {rank} returned {metrics!r}, not loss, accuracy and examples",
         "what every rank has to return, not rank 0 alone",
     )
-    for name, wanted in right.items():
+    for name, expected in right.items():
         value = number(metrics[name])
         expect(
-            isinstance(value, int | float) and math.isclose(value, wanted, rel_tol=CLOSE, abs_tol=CLOSE),
-            f"rank {rank} returned the {name} {value!r}; over all examples it is {wanted!r}",
+            isinstance(value, int | float) and math.isclose(value, expected, rel_tol=CLOSE, abs_tol=CLOSE),
+            f"rank {rank} returned the {name} {value!r}; over all examples it is {expected!r}",
             "sums and counts travel, and the division comes last; is the reduced tensor what is returned?",
         )
 
 
-def fault(what):
-    """The part of a sentence that names the smallest sizes with which this version goes wrong."""
-    shares = driver.VERSIONS[what]
+def fault(version):
+    """The part of a sentence that names the smallest sizes with which this version of shares goes wrong."""
+    shares = driver.VERSIONS[version]
     for size in range(1, 30):
         for total, batch, world in sizes_that_add_up_to(size):
             by_rank = [shares(total, batch, rank, world) for rank in range(world)]
-            steps = [step for own in by_rank for step in own]
+            steps = [step for steps_of_rank in by_rank for step in steps_of_rank]
             evaluated = sorted(example for start, end in steps for example in range(start, end))
             valid = all(0 <= start <= end <= total for start, end in steps)
             small = all(end - start <= math.ceil(batch / world) for start, end in steps)
-            equal_counts = len({len(own) for own in by_rank}) == 1
+            equal_counts = len(set(map(len, by_rank))) == 1
             if not (valid and small and equal_counts and evaluated == list(range(total))):
                 return f"but {examples(total)} in batches of {batch} on {world} ranks give {by_rank}"
-    raise AssertionError(f"{what} is sound")
+    raise AssertionError(f"{version} is sound")
 
 
 def sizes_that_add_up_to(size):

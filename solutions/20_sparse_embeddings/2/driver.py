@@ -1,20 +1,20 @@
-"""Inside a rank, for 20.2: hand the learner's detector ways to share a test set out, and watch the learner evaluate."""
+"""Inside a rank, for 20.2: call the learner's detector with ways to share a test set, and the learner's evaluate."""
 
 import math
 
 import torch
 
 
-def drive(function, what, *arguments):
-    """`function` is the learner's is_sound or, for what="own", evaluate."""
-    return try_out(function, *arguments) if what == "own" else function(VERSIONS[what])
+def drive(function, version, *arguments):
+    """The verdict of the learner's is_sound on this version of shares; for "own" what try_out says of evaluate."""
+    return try_out(function, *arguments) if version == "own" else function(VERSIONS[version])
 
 
 # ---- versions of shares(total, batch, rank, world) ------------------------------------------------------------------
 
 
 def by_batch(share):
-    """`share(count, rank, world)` -> (start, end) within a batch of `count` examples, which may be short."""
+    """A version that cuts each batch; share(count, rank, world) is (start, end) in a batch of `count` examples."""
 
     def shares(total, batch, rank, world):
         steps = []
@@ -48,9 +48,14 @@ def one_run(total, batch, rank, world):
     return [(min(begin + i * local, end), min(begin + (i + 1) * local, end)) for i in range(steps)]
 
 
-def fixed(round_up=False, low=True, stop_at_batch=True, full=False):
-    """A local batch of fixed size. low: whether the start is kept inside, like the end; full: the start is moved back
-    until the share is full."""
+def fixed_size(round_up=False, clamp_start=True, stop_at_batch=True, always_full=False):
+    """A version with local batches of one size, whose ends are kept inside.
+
+    round_up       whether the size is rounded up
+    clamp_start    whether the start is kept inside, too
+    stop_at_batch  whether "inside" ends with the batch, or with the test set
+    always_full    whether the start is moved back until the local batch is full
+    """
 
     def shares(total, batch, rank, world):
         local = math.ceil(batch / world) if round_up else batch // world
@@ -58,9 +63,9 @@ def fixed(round_up=False, low=True, stop_at_batch=True, full=False):
         for first in range(0, total, batch):
             stop = min(first + batch, total) if stop_at_batch else total
             start = first + rank * local
-            if low:
+            if clamp_start:
                 start = min(start, stop)
-            if full:
+            if always_full:
                 start = max(0, min(start, total - local))
             steps.append((start, min(start + local, stop)))
         return steps
@@ -76,13 +81,13 @@ def as_if_full(total, batch, rank, world):
 VERSIONS = {
     "each batch cut evenly": by_batch(even),
     "the first ranks take one more": by_batch(first_ranks_more),
-    "a rounded-up local batch, start and end kept inside": fixed(round_up=True),
+    "a rounded-up local batch, start and end kept inside": fixed_size(round_up=True),
     "one run of the test set for each rank": one_run,
-    "a rounded-down local batch, the end kept inside": fixed(low=False, stop_at_batch=False),
-    "a rounded-down local batch, start and end kept inside": fixed(),
-    "a rounded-up local batch, the end kept inside": fixed(round_up=True, low=False, stop_at_batch=False),
+    "a rounded-down local batch, the end kept inside": fixed_size(clamp_start=False, stop_at_batch=False),
+    "a rounded-down local batch, start and end kept inside": fixed_size(),
+    "a rounded-up local batch, the end kept inside": fixed_size(round_up=True, clamp_start=False, stop_at_batch=False),
     "the short last batch cut as if it were full": as_if_full,
-    "the last share begins earlier, so that it is full": fixed(round_up=True, full=True),
+    "the last share begins earlier, so that it is full": fixed_size(round_up=True, always_full=True),
     "the short last batch is left out": lambda total, batch, rank, world: by_batch(even)(
         total // batch * batch, batch, rank, world
     ),
@@ -96,7 +101,7 @@ VERSIONS = {
     "rank 0 makes a step where there is no example": lambda total, batch, rank, world: (
         by_batch(even)(total, batch, rank, world) if total or rank else [(0, 0)]
     ),
-    "a rounded-up local batch, the end kept inside its batch": fixed(round_up=True, low=False),
+    "a rounded-up local batch, the end kept inside its batch": fixed_size(round_up=True, clamp_start=False),
 }
 
 
@@ -110,12 +115,12 @@ def losses_and_solved(total):
 
 
 def try_out(evaluate, total, batch):
-    """The result of evaluate, and the examples it asked for: [[start, end], ...]"""
+    """What evaluate returned, and the [start, end] of each of its calls of score."""
     losses, solved = losses_and_solved(total)
-    asked = []
+    requests = []
 
     def score(start, end):
-        asked.append([int(start), int(end)])
+        requests.append([int(start), int(end)])
         return losses[start:end].clone(), solved[start:end].clone()
 
-    return {"returned": evaluate(score, total, batch), "asked": asked}
+    return {"returned": evaluate(score, total, batch), "requests": requests}

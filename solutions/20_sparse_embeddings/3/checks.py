@@ -9,16 +9,16 @@ from . import driver
 from .driver import CANCELS, DECAY, EVALUATES, LARGE, LR, ROUNDS
 
 FUNCTION = "SparseTable"
-CLOSE = 1e-10  # float64, and moves that are multiples of the learning rate
+CLOSE = 1e-10  # float64; a move is a multiple of the learning rate
 TABLE_BYTES = driver.LARGE_ROWS * driver.LARGE_WIDTH * 4
-# 2 steps with 4 ids of 8 bytes and 4 rows of 8 x 4, four times over, and notes on them: counts, pickled objects.
 LARGE_STEPS = f"2 steps with 4 ids or fewer on a rank, on a table of {with_prefix(TABLE_BYTES, 'B')}: "
-SENT = 2 * (4 * 4 * (8 + 8 * 4) + 2_000)
-LARGEST = driver.LARGE_ROWS // 2  # bytes: less than one for each row
+# In each of 2 steps 4 ids of 8 bytes and 4 rows of float32, four times, and 2,000 bytes for counts or pickled objects.
+MAX_BYTES_SENT = 2 * (4 * 4 * (8 + driver.LARGE_WIDTH * 4) + 2_000)
+MAX_TENSOR_BYTES = driver.LARGE_ROWS // 2  # less than one byte for each row
 
 
-def job(world, *whats):
-    return driver_job(world, FUNCTION, whats, seconds=2.5)
+def job(world, *scenarios):
+    return driver_job(world, FUNCTION, scenarios, seconds=2.5)
 
 
 STEPS = [*driver.CASES, EVALUATES, CANCELS]  # what is compared with one process
@@ -54,13 +54,13 @@ def only_used_rows_move(case, rank, result):
 
 @check(f"every step on 2, 3 and 4 ranks equals that of one process, in {len(STEPS)} cases", scenarios=STEPS)
 def equals_one_process(case):
-    rights = expected_tables(case)
+    right_tables = expected_tables(case)
     for rank, result in enumerate(case.results):
-        for step, (table, right) in enumerate(zip(result["tables"], rights, strict=True), 1):
+        for step, (table, right) in enumerate(zip(result["tables"], right_tables, strict=True), 1):
             for row in (~((table - right).abs() < CLOSE)).any(dim=1).nonzero().flatten().tolist():
-                values, wanted = (", ".join(f"{value:.4g}" for value in rows[row].tolist()) for rows in (table, right))
+                text, right_text = (", ".join(f"{number:.4g}" for number in t[row].tolist()) for t in (table, right))
                 raise Wrong(
-                    f"after step {step} row {row} on rank {rank} is ({values}), not ({wanted})",
+                    f"after step {step} row {row} on rank {rank} is ({text}), not ({right_text})",
                     look_at_step(case, step, table, right, row),
                 )
 
@@ -84,7 +84,7 @@ def replicas_agree(case, rank, result):
 def traffic_is_that_of_the_batch(case, rank, result):
     operations = case.operations[rank]
     sent = sum(operation.bytes for operation in operations)
-    if sent > SENT:
+    if sent > MAX_BYTES_SENT:
         largest = max(operations, key=lambda operation: operation.bytes)
         raise Wrong(
             f"{LARGE_STEPS}rank {rank} handed over {sent:,} bytes, {largest.bytes:,} of them to one {largest.op} "
@@ -97,7 +97,7 @@ def traffic_is_that_of_the_batch(case, rank, result):
 @check(lambda made: f"and makes no tensor larger than {max(made):,} bytes on the way", scenarios=[LARGE])
 def work_is_that_of_the_batch(case, rank, result):
     expect(
-        result["bytes"] <= LARGEST,
+        result["bytes"] <= MAX_TENSOR_BYTES,
         f"{LARGE_STEPS}rank {rank} made a tensor of {result['bytes']:,} bytes ({result['made_by']})",
         "a sum over duplicates needs a row for each id that was used, not one for each row of the table",
     )
@@ -105,14 +105,15 @@ def work_is_that_of_the_batch(case, rank, result):
 
 
 def used_rows(case):
-    """For each step of the case the rows that a rank has trained on."""
-    other = {EVALUATES: [{1, 2}], ROUNDS: [{3}], CANCELS: [{3, 5}]}
-    if case.scenario in other:
-        return other[case.scenario]
-    return [{row for ranks in step for ids in ranks for row in ids} for step in driver.CASES[case.scenario]]
+    """For each step of the case the rows that any rank trains on."""
+    special = {EVALUATES: [{1, 2}], ROUNDS: [{3}], CANCELS: [{3, 5}]}
+    if case.scenario in special:
+        return special[case.scenario]
+    return [{row for batches in step for ids in batches for row in ids} for step in driver.CASES[case.scenario]]
 
 
 def expected_tables(case):
+    """The table of one process after each step of the case."""
     if case.scenario not in (EVALUATES, CANCELS):
         return driver.one_process(case.scenario)
     table = driver.start()
@@ -127,13 +128,13 @@ def look_at_row(case, row):
     if case.scenario == EVALUATES and row in (4, 5, 6):
         return "a row that was read and not trained on: what does a forward pass without a backward leave behind?"
     if row == 0 and case.scenario != EVALUATES:
-        return "row 0 is nobody's: does padding reach the table? A gradient of zero still decays its row"
-    return "weight decay belongs to the rows that were used in this step; is everything older forgotten?"
+        return "no rank uses row 0: does padding reach the table? A gradient of zero still decays its row"
+    return "weight decay is for the rows that were used in this step: are those of older steps forgotten?"
 
 
 def look_at_step(case, step, table, right, row):
     old = (expected_tables(case)[step - 2] if step > 1 else driver.start())[row]
-    move = right[row] - old * (1 - LR * DECAY)  # -lr * sign
+    move = right[row] - old * (1 - LR * DECAY)  # the move without the decay: -lr * sign
     if torch.allclose(table[row], old) and case.scenario == CANCELS:
         return "a gradient of zero is a gradient, also one that is zero as a sum: its row decays"
     if torch.allclose(table[row], old):
@@ -142,5 +143,5 @@ def look_at_step(case, step, table, right, row):
         return "the weight decay: row * (1 - lr * weight_decay), in the same step"
     moves = (table[row] - old * (1 - LR * DECAY)) / LR
     if (moves.abs() > 1.5).any():
-        return "one update for each row: how often is this one moved, or decayed?"
+        return "how often is this row moved, or decayed? It should be once"
     return "row * (1 - lr * weight_decay) - lr * sign(sum of its gradients on all ranks, of all micro-batches)"

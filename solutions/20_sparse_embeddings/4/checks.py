@@ -8,10 +8,10 @@ from ddp_course.grader.vocabulary import check, driver_job, expect, expect_few_b
 
 from .driver import CASES, DIFFERENT, MANY, WIDTH, one_process, start
 
-OF_RANKS = {ranks: [name for name, (bounds, _) in CASES.items() if len(bounds) == ranks + 1] for ranks in (2, 3, 4)}
-JOBS = [driver_job(ranks, "ShardedTable", names) for ranks, names in OF_RANKS.items()]
+SCENARIOS = {world: [name for name, (bounds, _) in CASES.items() if len(bounds) == world + 1] for world in (2, 3, 4)}
+JOBS = [driver_job(world, "ShardedTable", names) for world, names in SCENARIOS.items()]
 STEPS = sum(len(steps) for _, steps in CASES.values())
-TO_ALL = 512  # bytes that may be all-gathered: enough for counts, however they are packed, and too few for the ids
+MAX_GATHERED = 512  # bytes: enough for counts, however they are packed, and too few for the ids
 
 
 def steps_of(case):
@@ -19,20 +19,20 @@ def steps_of(case):
     bounds, steps = CASES[case.scenario]
     before = torch.nn.functional.pad(start(bounds), (0, 1))
     results = zip(*case.results, strict=True)
-    for step, (ids, of_ranks, right) in enumerate(zip(steps, results, one_process(case.scenario), strict=True)):
-        rows, shards = zip(*of_ranks, strict=True)
+    for step, (ids, by_rank, right) in enumerate(zip(steps, results, one_process(case.scenario), strict=True)):
+        rows, shards = zip(*by_rank, strict=True)
         yield step, ids, rows, before, (after := torch.cat(shards)), right
         before = after
 
 
 @check("lookup returns the rows of the whole table, in the order of the ids")
 def lookup_returns_the_rows(case):
-    for step, ids, of_ranks, table, _, _ in steps_of(case):
-        for rank, rows in enumerate(of_ranks):
+    for step, ids, rows_by_rank, table, _, _ in steps_of(case):
+        for rank, rows in enumerate(rows_by_rank):
             expect(
                 torch.equal(rows, table[ids[rank]][:, :WIDTH]),
                 f"in step {step} rank {rank} looked up {show(ids[rank])} and got other rows",
-                "who owns a row, its number in that shard, and where in the batch it belongs",
+                "which rank owns a row, its index in that shard, and where in the batch it belongs",
             )
 
 
@@ -42,7 +42,7 @@ def only_used_rows_move(case):
         moved = set((before != after).any(dim=1).nonzero().flatten().tolist()).difference(*ids)
         expect(
             not moved,
-            f"step {step} changed the rows {show(sorted(moved))}, which nobody had looked up",
+            f"step {step} changed the rows {show(sorted(moved))}, which no rank had looked up",
             "what changes all rows of a shard?",
         )
 
@@ -65,9 +65,13 @@ def little_is_sent(case):
     purpose = f"for {DIFFERENT} different ids"
     for rank, operations in enumerate(case.operations):
         gathered = sum(operation.bytes for operation in operations if operation.op == "all_gather")
-        expect(gathered <= TO_ALL, f"rank {rank} handed {gathered:,} bytes to all_gather {purpose}: all ranks get them",
-               "who needs an id, or a row's sum? Only the owner of the row")  # fmt: skip
+        expect(
+            gathered <= MAX_GATHERED,
+            f"rank {rank} handed {gathered:,} bytes to all_gather {purpose}: all ranks get them",
+            "who needs an id, or a row's sum? Only the owner of the row",
+        )
     bounds, [batches] = CASES[MANY]
-    asked = max(sum(first <= row < end for ids in batches for row in set(ids)) for first, end in pairwise(bounds))
-    limit = DIFFERENT * (2 * 8 + 8 * WIDTH) + asked * 8 * WIDTH + 256  # ids, also twice; gradients; rows; counts
+    rows_sent = max(sum(first <= row < end for ids in batches for row in set(ids)) for first, end in pairwise(bounds))
+    # Two times the ids, and the gradients; the rows that an owner is asked for; counts.
+    limit = DIFFERENT * (2 * 8 + 8 * WIDTH) + rows_sent * 8 * WIDTH + 256
     return expect_few_bytes_sent(case, limit, lambda _: purpose, "each id once, to its owner; each row's sum once")

@@ -21,12 +21,12 @@ def start(bounds):
 
 
 def gradients_of(ids, step, rank):
-    numbers = torch.Generator().manual_seed(100 * step + rank)
-    return torch.randn(len(ids), WIDTH, generator=numbers, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    return torch.randn(len(ids), WIDTH, generator=generator, dtype=torch.float64)
 
 
 def drive(build, scenario):
-    """For each step the rows looked up, and the own shard after it, its accumulators as the last column."""
+    """For each step the rows looked up, and this rank's shard after it with its accumulators as the last column."""
     (bounds, steps), rank, results = CASES[scenario], dist.get_rank(), []
     table = build(start(bounds)[slice(*bounds[rank:][:2])].clone(), list(bounds), LR)
     for step, ids in enumerate(steps):
@@ -37,7 +37,7 @@ def drive(build, scenario):
 
 
 def one_process(scenario):
-    """The same columns of the whole table after each step, by one process with the global batch."""
+    """The whole table after each step, with the same columns, of one process with the global batch."""
     bounds, steps = CASES[scenario]
     table, accumulator = start(bounds), torch.zeros(bounds[-1], dtype=torch.float64)
     for step, batches in enumerate(steps):
