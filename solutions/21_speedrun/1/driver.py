@@ -1,4 +1,4 @@
-"""Inside a rank, for 21.1: judges that nobody has seen, and each rank's uneven share of the pairs and prompts."""
+"""Inside a rank, for 21.1: judges that the learner has not seen, and unequal shares of the pairs and prompts."""
 
 import torch.distributed as dist
 
@@ -20,22 +20,32 @@ JUDGES = {  # with the numbers of files and prompts
 }
 
 
-def parts(scenario, rank=0, world=1):
-    """The judge and a rank's pairs and prompts: the last rank has twice as many as another; what is few is rank 0's."""
+def share_of_rank(scenario, rank=0, world=1):
+    """The judge, and a rank's pairs and texts of prompts.
+
+    The last rank has twice as many as each other rank; rank 0 has all if there are 5 or fewer.
+    """
     judge, *sizes = JUDGES[scenario]
-    both = [list(enumerate(items)) if len(items) > 5 else [(0, item) for item in items] for items in sample(*sizes, 7)]
-    return judge, *([item for index, item in items if min(index % (world + 1), world - 1) == rank] for items in both)
+    shares = []
+    for items in sample(*sizes, 7):
+        owners = [min(index % (world + 1), world - 1) if len(items) > 5 else 0 for index in range(len(items))]
+        shares.append([item for item, owner in zip(items, owners, strict=True) if owner == rank])
+    return judge, *shares
 
 
-def gains(*part):
-    """(gains over the likelihood, their files), (gains over a random choice, their numbers)"""
-    judge, pairs, texts = parts(*part)
+def gains(*share):
+    """(gains over the likelihood on the pairs, their files), (gains over a random choice on the texts, their prompts).
+
+    share: the arguments of share_of_rank
+    """
+    judge, pairs, texts = share_of_rank(*share)
     on_pairs = [(judge(a) > judge(b)) - (likelihood(a) > likelihood(b)) for _, a, b in pairs]
-    on_texts = [check(max(own, key=judge)) - sum(map(check, own)) / len(own) for own in texts]
+    on_texts = [check(max(group, key=judge)) - sum(map(check, group)) / len(group) for group in texts]
     return (on_pairs, [file for file, *_ in pairs]), (on_texts, range(len(on_texts)))
 
 
-def drive(function, scenario):
-    judge, *own = parts(scenario, dist.get_rank(), dist.get_world_size())
-    accepted, *estimates = function(judge, likelihood, *own, check)
+def drive(valid, scenario):
+    """[verdict, gain on pairs, gain on texts] of the learner's function; a gain is [mean, low, high]."""
+    judge, *shares = share_of_rank(scenario, dist.get_rank(), dist.get_world_size())
+    accepted, *estimates = valid(judge, likelihood, *shares, check)
     return [bool(accepted), *([float(number) for number in estimate[:3]] for estimate in estimates)]

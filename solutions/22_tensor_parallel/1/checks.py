@@ -8,9 +8,8 @@ assert HIDDEN % 12 == 0  # divides by 2, 3 and 4 ranks
 
 FUNCTION = "ParallelMLP"
 STEPS, CLOSE = 3, 1e-10
-GAPS = 8 * 3  # bytes: the driver's own three numbers per step
+GAPS = 8 * 3  # bytes per step that the driver itself all-reduces: three gaps
 MESSAGE = 8 * 2 * TOKENS * WIDTH  # bytes of the layer's input, and of its output
-
 
 CALLS = {"hidden layer of 24, its gate and up in one weight": (STEPS,)}
 JOBS = [driver_job(world, FUNCTION, CALLS, loads=("torch._dynamo",)) for world in (2, 4, 3, 1)]
@@ -42,7 +41,7 @@ def the_input_gets_its_whole_gradient(case):
     expect(
         gap < CLOSE,
         f"the gradient of the input is {gap:.1e} away from one process",
-        "in backward each rank has a part of the sum for x; and what was summed forward is not summed again",
+        "in backward each rank has a part of the sum for x; the gradient of the output is whole, and not summed again",
     )
 
 

@@ -1,4 +1,4 @@
-"""Inside a rank, for 22.1: the answer's layer and the whole one, forward and backward, and what each rank holds."""
+"""Inside a rank, for 22.1: the answer's layer and the whole one, trained side by side, and their sizes."""
 
 import torch
 import torch.distributed as dist
@@ -17,25 +17,25 @@ def drive(build, steps):
     whole = Whole().double()
     x = torch.randn(2, TOKENS, WIDTH, dtype=torch.float64)
     layer = build(whole.first, whole.second)
-    own_count, whole_count = (sum(parameter.numel() for parameter in model.parameters()) for model in (layer, whole))
+    layer_size, whole_size = (sum(parameter.numel() for parameter in model.parameters()) for model in (layer, whole))
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (whole, layer)]
     gaps = []
     for _ in range(steps):
-        outputs, inputs = [], []
+        outputs, input_gradients = [], []
         biases = [bias.detach().flatten() for bias in layer.parameters() if bias.numel() == WIDTH]  # one is of `second`
         right = whole.second.bias.detach().clone()
         bias = min(biases, key=lambda bias: (bias - right).abs().max(), default=right)
         bias_gap = gap(right, bias)
         for model, optimizer in zip((whole, layer), optimizers, strict=True):
-            own = x.clone().requires_grad_()
-            y = model(torch.tanh(own))
+            leaf = x.clone().requires_grad_()
+            y = model(torch.tanh(leaf))
             optimizer.zero_grad()
             y.square().sum().backward()
             optimizer.step()
             outputs.append(y.detach())
-            inputs.append(own.grad)
-        gaps.append({"bias": bias_gap, "output": gap(*outputs), "input": gap(*inputs)})
-    return {"steps": gaps, "elements": own_count, "whole": whole_count}
+            input_gradients.append(leaf.grad)
+        gaps.append({"bias": bias_gap, "output": gap(*outputs), "input": gap(*input_gradients)})
+    return {"steps": gaps, "elements": layer_size, "whole": whole_size}
 
 
 class Whole(nn.Module):
@@ -50,9 +50,10 @@ class Whole(nn.Module):
         return self.second(F.silu(gate) * up)
 
 
-def gap(right, own):
-    """The largest difference over all ranks; infinite if `own` is missing or has another shape. A collective."""
-    distance = float("inf") if own is None or own.shape != right.shape else (own - right).abs().max().item()
+def gap(right, tensor):
+    """The largest difference over all ranks; infinite if `tensor` is missing or has another shape. A collective."""
+    fits = tensor is not None and tensor.shape == right.shape
+    distance = (tensor - right).abs().max().item() if fits else float("inf")
     largest = torch.tensor(distance, dtype=torch.float64)
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
     return largest.item()

@@ -9,11 +9,11 @@ from ddp_course.grader.vocabulary import check, driver_job, expect, expect_few_o
 from .driver import MANY, WHOLE, ZERO, gradients
 
 FUNCTION = "clip"
-NORM, CLOSE = 1e-9, 1e-6  # of a norm; of a gradient: torch divides by the norm + 1e-6
+NORM_CLOSE = 1e-9  # relative
+GRADIENT_CLOSE = 1e-6  # torch divides by the norm + 1e-6
 RUNS = {"a small limit": 1.5, "a limit that is not reached": 1e4, "nothing is cut": 1.0, "everything is cut": 1.0}
 RUNS |= {ZERO: 1.0, MANY: 1.0}
 RUNS |= {f"batch {number}": 0.7 for number in range(1, 9)}  # another rounding in each
-
 
 CALLS = {scenario: (limit, scenario) for scenario, limit in RUNS.items()}
 JOBS = [driver_job(world, FUNCTION, CALLS) for world in (2, 4, 3, 1)]
@@ -26,7 +26,7 @@ def the_norm_is_that_of_one_process(case, rank, result):
     if math.isclose(norm, right, rel_tol=1e-5):
         digits, look_at = 12, "the last digits: in which dtype the squares are added up"
     expect(
-        math.isclose(norm, right, rel_tol=NORM),
+        math.isclose(norm, right, rel_tol=NORM_CLOSE),
         f"clip returned {norm:.{digits}g} on rank {rank}; one process has {right:.{digits}g}",
         look_at,
     )
@@ -35,12 +35,13 @@ def the_norm_is_that_of_one_process(case, rank, result):
 @check("all gradients are those of one process")
 def the_gradients_are_those_of_one_process(case, rank, result):
     norm, limit = one_process_norm(case), RUNS[case.scenario]
-    for name, own in result["gradients"].items():
-        gradient = gradients(case.scenario)[name] * limit / max(norm, limit)
-        right = gradient if name in WHOLE else gradient.chunk(case.world)[rank]
-        gap = (own - right).abs().max().item() if torch.is_tensor(own) and own.shape == right.shape else math.inf
+    for name, gradient in result["gradients"].items():
+        whole = gradients(case.scenario)[name] * limit / max(norm, limit)
+        right = whole if name in WHOLE else whole.chunk(case.world)[rank]
+        fits = torch.is_tensor(gradient) and gradient.shape == right.shape
+        gap = (gradient - right).abs().max().item() if fits else math.inf
         expect(
-            gap < CLOSE,
+            gap < GRADIENT_CLOSE,
             f"the gradient of {name} on rank {rank} is {gap:.1e} away from one process; the norm is {norm:.3g}, the "
             f"limit {limit:g}",
             "one factor for all gradients of all ranks, max_norm over the norm, and never more than 1",
@@ -53,7 +54,7 @@ def whole_gradients_stay_equal(case, rank, result):
         expect(
             torch.equal(result["gradients"][name], case.results[0]["gradients"][name]),
             f"the gradient of {name} on rank {rank} differs from rank 0's by a rounding",
-            "the order in which a rank adds: parts that differ by rank have to be added up in one place",
+            "the order in which a rank adds up the parts of all ranks: it has to be the same one everywhere",
         )
 
 
@@ -63,5 +64,6 @@ def little_is_sent(case):
 
 
 def one_process_norm(case):
-    named = gradients(case.scenario).items()
-    return torch.cat([gradient.flatten() for name, gradient in named if name != "frozen"]).norm().item()
+    """The norm of all gradients of one process, as one vector."""
+    by_name = gradients(case.scenario).items()
+    return torch.cat([gradient.flatten() for name, gradient in by_name if name != "frozen"]).norm().item()

@@ -5,34 +5,34 @@ import torch.distributed as dist
 
 WHOLE = {"norm": (6,), "bias": (6,), "frozen": (3, 2)}  # every rank holds all of it
 CUT = {"first": (12, 6), "second": (12, 5), "scale": (12,)}  # cut along the first dimension
-MANY, MORE = "many weights", {f"bias {number}": (12,) for number in range(9)}  # these are cut too, in one case
+MANY, MORE_CUT = "many weights", {f"bias {number}": (12,) for number in range(9)}  # cut too, in this scenario only
 ZERO = "all gradients are zero"
 
 
 def drive(clip, max_norm, scenario):
+    """The norm that the learner's clip returned, and the gradients after it, by name."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    parameters, names = [], []
+    parameters = {}
     for name, gradient in gradients(scenario).items():
-        own = gradient.chunk(world)[rank].clone() if name not in WHOLE else gradient.clone()
-        parameter = torch.nn.Parameter(torch.zeros_like(own))
-        parameter.cut, parameter.grad = name not in WHOLE, None if name == "frozen" else own
-        parameters.append(parameter)
-        names.append(name)
-    norm = clip(parameters, max_norm)
-    named = zip(names, parameters, strict=True)
-    return {"norm": float(norm), "gradients": {name: weight.grad for name, weight in named if name != "frozen"}}
+        local = gradient.clone() if name in WHOLE else gradient.chunk(world)[rank].clone()
+        parameters[name] = torch.nn.Parameter(torch.zeros_like(local))
+        parameters[name].cut = name not in WHOLE
+        parameters[name].grad = None if name == "frozen" else local
+    norm = clip(list(parameters.values()), max_norm)
+    clipped = {name: parameter.grad for name, parameter in parameters.items() if name != "frozen"}
+    return {"norm": float(norm), "gradients": clipped}
 
 
 def gradients(scenario):
     """The gradients of one process, by name."""
     seed = int(scenario.split()[-1]) + 3 if scenario.startswith("batch") else 3
-    generator, named = torch.Generator().manual_seed(seed), {}
-    for number, (name, shape) in enumerate({**CUT, **WHOLE, **(MORE if scenario == MANY else {})}.items()):
-        named[name] = (1 + number) * torch.randn(shape, generator=generator, dtype=torch.float64)
+    generator, by_name = torch.Generator().manual_seed(seed), {}
+    for number, (name, shape) in enumerate({**CUT, **WHOLE, **(MORE_CUT if scenario == MANY else {})}.items()):
+        by_name[name] = (1 + number) * torch.randn(shape, generator=generator, dtype=torch.float64)
     if scenario == ZERO:
-        named = {name: torch.zeros_like(gradient) for name, gradient in named.items()}
+        by_name = {name: torch.zeros_like(gradient) for name, gradient in by_name.items()}
     if scenario == "nothing is cut":
-        named = {name: gradient for name, gradient in named.items() if name in WHOLE}
+        by_name = {name: gradient for name, gradient in by_name.items() if name in WHOLE}
     if scenario == "everything is cut":
-        named = {name: gradient for name, gradient in named.items() if name in CUT}
-    return named
+        by_name = {name: gradient for name, gradient in by_name.items() if name in CUT}
+    return by_name
