@@ -6,7 +6,7 @@ from .driver import WIDTH
 
 FUNCTION = "one_batch"
 CLOSE = 1e-10
-RUNS = {
+RUNS = {  # the sizes of the micro-batches, the number of batches
     "1 micro-batch": ((4,), 1),
     "2 equal micro-batches": ((3, 3), 1),
     "4 equal micro-batches": ((2, 2, 2, 2), 1),
@@ -14,8 +14,6 @@ RUNS = {
     "6 micro-batches of 1 to 4 samples": ((2, 4, 1, 3, 1, 2), 1),
     "2 batches, their gradients added up": ((2, 1, 3), 2),
 }
-
-
 JOBS = [driver_job(world, FUNCTION, RUNS) for world in (2, 3, 1)]
 
 
@@ -28,7 +26,7 @@ def each_micro_batch_is_computed_once(case, rank, result):
         calls == backwards == right,
         f"rank {rank} ran its stage forward {calls} and backward {backwards} times, for {right} "
         f"micro-batch{'es' * (right > 1)}",
-        "what a forward has left is there until its backward: nothing is computed again or put together",
+        "the graph of a forward is kept until its backward: nothing is computed again or put together",
     )
 
 
@@ -45,8 +43,8 @@ def the_gradients_are_those_of_one_process(case, rank, result):
 @check("rank r never holds more than p - r micro-batches")
 def little_is_held(case, rank, result):
     expect(
-        result["live"] <= case.world - rank,
-        f"autograd held {result['live']} micro-batches at once on rank {rank}, where 1F1B holds at most "
+        result["most_held"] <= case.world - rank,
+        f"autograd held {result['most_held']} micro-batches at once on rank {rank}, where 1F1B holds at most "
         f"{case.world - rank}",
         "when the first backward comes, and what is left of a micro-batch after its backward",
     )
@@ -77,13 +75,13 @@ def each_number_is_sent_once(case, rank, result):
     expect(
         sent <= right,
         f"rank {rank} handed over {sent} bytes; its outputs and the gradients of its inputs are {right}",
-        "who needs a tensor: the next rank an output, the rank before a gradient; as long as it is",
+        "which rank needs a tensor: the next one an output, the one before a gradient, each as long as it is",
     )
 
 
 def where_to_look(sizes, number):
     if number:
-        return "what is in .grad before the batch: it stays, and the batch is added"
+        return "what is in .grad before the batch: it stays, and the gradient of the batch is added to it"
     if len(sizes) == 1:
         return "what backward is given on a rank that has no loss, and what that rank hands back"
     if len(set(sizes)) == 1:

@@ -1,4 +1,4 @@
-"""23.2: a pipeline of torch's whose gradients are not those of one process: padding, and a table on two stages."""
+"""23.2: a pipeline built with torch whose gradients are not those of one process: padding, and a table on two stages."""
 
 from ddp_course.distributed.torch_versions import VOTES_PER_PIPELINE_STEP
 from ddp_course.grader.vocabulary import check, driver_job, expect
@@ -7,13 +7,12 @@ from .driver import LENGTH, MICRO_BATCHES, VOCABULARY, WIDTH, WINDOWS
 
 FUNCTION = "Pipeline"
 CLOSE = 1e-10
-UPDATES = {"no padding": (False, 3), "padded": (True, 4)}
-TABLE, ACTIVATIONS = 8 * VOCABULARY * WIDTH, 8 * WINDOWS * LENGTH * WIDTH
-SPARE = 4096  # bytes per run: torch tells the neighbours shapes before the first update
-
+RUNS = {"no padding": (False, 3), "padded": (True, 4)}  # whether there is padding, the number of updates
+TABLE, ACTIVATIONS = 8 * VOCABULARY * WIDTH, 8 * WINDOWS * LENGTH * WIDTH  # bytes
+SHAPES = 4096  # bytes per run: before the first update torch sends shapes to the neighbours
 
 LOADS = ("torch._dynamo", "torch.distributed.pipelining")
-JOBS = [driver_job(world, FUNCTION, UPDATES, loads=LOADS) for world in (2, 3)]
+JOBS = [driver_job(world, FUNCTION, RUNS, loads=LOADS) for world in (2, 3)]
 
 
 @check("each batch goes through the stages in its micro-batches")
@@ -54,20 +53,20 @@ def it_learns_as_one_process_does(case, rank, updates):
         expect(
             gap < CLOSE,
             f"after update {number} rank {rank} is {gap:.1e} away from one process; the first update was right",
-            "what belongs to one batch alone: how many targets it has, and its gradients",
+            "what belongs to a single batch: how many targets it has, and its gradients",
         )
 
 
 @check("the gradient of the table is sent by the two that have one")
 def only_the_ends_send_the_table(case, rank, updates):
     operations, ends = case.operations[rank], rank in (0, case.world - 1)
-    right = len(updates) * ((1 if ends else 2) * ACTIVATIONS + ends * TABLE)
+    needed = len(updates) * ((1 if ends else 2) * ACTIVATIONS + ends * TABLE)
     sent = sum(operation.bytes for operation in operations if operation.op != "recv")
     expect(
-        sent <= right + SPARE,
+        sent <= needed + SHAPES,
         f"rank {rank} handed over {sent // len(updates)} bytes per update; its activations and gradients"
-        f"{' and one table' * ends} are {right // len(updates)}",
-        "who has a copy of the table, and what of it is needed: its gradient, once",
+        f"{' and one table' * ends} are {needed // len(updates)}",
+        "which ranks have a copy of the table, and what they need of the other: its gradient, once",
     )
     small = [
         index for index, operation in enumerate(operations) if operation.op == "all_reduce" and operation.bytes == 4

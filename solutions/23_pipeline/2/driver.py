@@ -9,12 +9,14 @@ VOCABULARY, WIDTH, LENGTH, WINDOWS, LAYERS, MICRO_BATCHES = 40, 8, 5, 8, 3, 4
 
 
 def drive(build, padded, updates):
-    """For each update the gaps of table and layers, and how many windows each call of the stage had
-    (in the first update torch calls it once more, to learn the shape of its output)."""
+    """For each update the gaps of table and layers to one process, and the number of windows in each call of the stage.
+
+    In the first update torch calls the stage once more, to learn the shape of its output.
+    """
     rank, ranks = dist.get_rank(), dist.get_world_size()
     one_process = Stage(range(LAYERS), first=True, last=True)
-    own = range(LAYERS * rank // ranks, LAYERS * (rank + 1) // ranks)
-    stage = Stage(own, first=rank == 0, last=rank == ranks - 1)
+    layer_numbers = range(LAYERS * rank // ranks, LAYERS * (rank + 1) // ranks)
+    stage = Stage(layer_numbers, first=rank == 0, last=rank == ranks - 1)
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9) for model in (one_process, stage)]
     pipeline = build(stage, optimizers[1], MICRO_BATCHES)
     reports, right = [], dict(one_process.named_parameters())
@@ -33,12 +35,12 @@ def drive(build, padded, updates):
 class Stage(nn.Module):
     """Layers of the model, drawn alike on all ranks; the first stage and the last one have the table."""
 
-    def __init__(self, own, first, last):
+    def __init__(self, layer_numbers, first, last):
         super().__init__()
         torch.manual_seed(1)
         table = torch.randn(VOCABULARY, WIDTH, dtype=torch.float64) / WIDTH**0.5
         layers = [nn.Linear(WIDTH, WIDTH).double() for _ in range(LAYERS)]
-        self.layers = nn.ModuleDict({str(number): layers[number] for number in own})
+        self.layers = nn.ModuleDict({str(number): layers[number] for number in layer_numbers})
         self.table = nn.Parameter(table) if first or last else None
         self.first, self.last, self.calls = first, last, []
 
@@ -51,7 +53,10 @@ class Stage(nn.Module):
 
 
 def batch(update, padded):
-    """padded: windows with 0 to 5 targets, two windows in each micro-batch; the first micro-batch has no target."""
+    """Inputs and targets, two windows for each micro-batch.
+
+    padded: a window has 0 to 5 targets; in some updates no window of the first micro-batch has any
+    """
     generator = torch.Generator().manual_seed(update)
     inputs, targets = torch.randint(VOCABULARY, (2, WINDOWS, LENGTH), generator=generator)
     if padded:
@@ -60,5 +65,5 @@ def batch(update, padded):
     return inputs, targets
 
 
-def gap(right, own):
-    return (own - right).abs().max().item() if own.shape == right.shape else float("inf")
+def gap(right, parameter):
+    return (parameter - right).abs().max().item() if parameter.shape == right.shape else float("inf")

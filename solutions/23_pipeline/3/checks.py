@@ -1,4 +1,4 @@
-"""23.3: who computes what when, with several stages per rank; the orders of all ranks are run on paper."""
+"""23.3: the order of work of each rank with several stages per rank; the orders of all ranks are simulated."""
 
 from collections import Counter
 from itertools import accumulate
@@ -6,7 +6,7 @@ from itertools import accumulate
 from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect
 
 FUNCTION = "order"
-FORWARD, BACKWARD = 1, 2  # what they take
+FORWARD, BACKWARD = 1, 2  # the time that each takes
 SIZES = [(2, 2, 4), (2, 2, 2), (4, 2, 8), (3, 3, 9), (2, 4, 6), (4, 1, 8), (1, 2, 3), (6, 2, 24)]
 CALLS = tuple(Call([(p, v, m)], f"ranks {p}, per_rank {v}, micro_batches {m}") for p, v, m in SIZES)
 JOBS = [Job(1, FUNCTION, CALLS, driver=True)]
@@ -27,7 +27,7 @@ def each_piece_of_work_once(case):
             times = "once" if counts[piece] == 1 else f"{counts[piece]} times"
             raise Wrong(
                 f"rank {rank} has {piece} {times} in its list, and not {right[piece]}",
-                "which stages the rank has: round the ranks in a loop; and the form of an entry",
+                "which stages the rank has (they go round the ranks in a loop), and the form of an entry",
             )
 
 
@@ -57,7 +57,7 @@ def little_is_held(case):
 
 
 @check("the bubble is that of the formula", begin="({scenario}): ")
-def nobody_idles_longer_than_the_formula(case):
+def the_bubble_is_that_of_the_formula(case):
     ranks, per_rank, micro_batches = case.args[0]
     end, _ = run(orders_of(case), ranks * per_rank)
     right = (per_rank * micro_batches + ranks - 1) * (FORWARD + BACKWARD)
@@ -69,7 +69,7 @@ def nobody_idles_longer_than_the_formula(case):
 
 
 def orders_of(case):
-    """By rank a list of (kind, stage, micro-batch)."""
+    """For each rank the list of (kind, stage, micro-batch) that `order` returned."""
     orders = case.results[0]
     for rank, work in enumerate(orders):
         expect(
@@ -85,29 +85,29 @@ def is_a_piece(entry):
 
 
 def run(orders, stages):
-    """(time at which the last piece of work is done, None), or (None, (what waits forever, what it waits for))."""
-    done, clocks, counts = {}, [0] * len(orders), [0] * len(orders)
+    """(time when the last piece of work ends, None), or (None, (piece that waits forever, piece it waits for))."""
+    end_times, clocks, counts = {}, [0] * len(orders), [0] * len(orders)
     waiting = {}
     while sum(counts) < sum(map(len, orders)):
-        so_far = sum(counts)
+        old_count = sum(counts)
         for rank, work in enumerate(orders):
             while counts[rank] < len(work):
                 piece = work[counts[rank]]
-                missing = [need for need in needs(*piece, stages) if need not in done]
+                missing = [need for need in needs(*piece, stages) if need not in end_times]
                 if missing:
                     waiting[rank] = piece, missing[0]
                     break
-                begin = max([clocks[rank], *(done[need] for need in needs(*piece, stages))])
-                clocks[rank] = done[piece] = begin + (FORWARD if piece[0] == "forward" else BACKWARD)
+                begin = max([clocks[rank], *(end_times[need] for need in needs(*piece, stages))])
+                clocks[rank] = end_times[piece] = begin + (FORWARD if piece[0] == "forward" else BACKWARD)
                 counts[rank] += 1
-        if sum(counts) == so_far:
+        if sum(counts) == old_count:
             stuck = next(rank for rank, work in enumerate(orders) if counts[rank] < len(work))
             return None, waiting[stuck]
     return max(clocks), None
 
 
 def needs(kind, stage, number, stages):
-    """The work that has to be done before it."""
+    """The pieces of work that have to be done before this one."""
     if kind == "forward":
         return [("forward", stage - 1, number)] if stage else []
     return [("forward", stage, number), *([("backward", stage + 1, number)] if stage < stages - 1 else [])]

@@ -1,5 +1,6 @@
-"""For 23.3: the order of every rank, asked for in one process; no rank of them is started."""
+"""For 23.3: one process asks for the order of every rank; the ranks themselves are not started."""
 
 
 def drive(order, ranks, per_rank, micro_batches):
+    """What the learner's order returns for each rank."""
     return [order(rank, ranks, per_rank, micro_batches) for rank in range(ranks)]

@@ -48,7 +48,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "one_turn_at_a_time", "finishes p micro-batches, forwards and backwards, before it begins with the next p",
-        check="nobody_idles_longer_than_the_formula", says="(ranks 2, per_rank 2, micro_batches 4): with forwards that take 1",
+        check="the_bubble_is_that_of_the_formula", says="(ranks 2, per_rank 2, micro_batches 4): with forwards that take 1",
         look="where a rank waits", edit="""
         -    ahead = (per_rank - 1) * ranks + ranks - 1 - rank
         -    pairs = zip(forwards[ahead:], backwards, strict=False)
@@ -59,7 +59,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "the_ranks_behind_forgotten", "begins with backwards on every rank when its last stage has a micro-batch",
-        check="nobody_idles_longer_than_the_formula", says="are possible", edit="""
+        check="the_bubble_is_that_of_the_formula", says="are possible", edit="""
         -    ahead = (per_rank - 1) * ranks + ranks - 1 - rank
         +    ahead = (per_rank - 1) * ranks
     """),
