@@ -1,4 +1,4 @@
-"""23.2: a pipeline built with torch whose gradients are not those of one process: padding, and a table on two stages."""
+"""23.2: a torch pipeline whose gradients are not those of one process: padding, and a table on two stages."""
 
 from ddp_course.distributed.torch_versions import VOTES_PER_PIPELINE_STEP
 from ddp_course.grader.vocabulary import check, driver_job, expect

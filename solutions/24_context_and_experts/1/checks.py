@@ -1,4 +1,4 @@
-"""24.1: two blocks of attention made one by their log-sum-exp, as ring attention does at each step."""
+"""24.1: two blocks of attention merged by their log-sum-exp, as ring attention does at each step."""
 
 import math
 
@@ -50,12 +50,12 @@ def large_scores_do_no_harm(case):
 
 
 @check("masked blocks count nothing", [BLOCKS], scenarios=MASKED)
-def what_is_masked_counts_nothing(case):
+def masked_blocks_count_nothing(case):
     expect_both(
         case,
-        "-inf minus -inf is NaN: which difference can be that?"
+        "-inf minus -inf is NaN: which of the differences can be that?"
         if case.results[0]["nan"]
-        else "a masked block counts nothing, and where both are masked lse is -inf again, and no other number",
+        else "a masked block counts nothing; where both are masked, lse is -inf again",
     )
 
 
@@ -76,7 +76,7 @@ def the_gradients_are_right(case):
         f"the gradient of {name} {'is missing or not finite' if missing else f'is {gap:.1e} away from the right one'}",
         "backward goes through both sides of a torch.where: the gradient of log(0), of -inf minus -inf"
         if missing and case.scenario in MASKED
-        else "every path from the four arguments to out and to lse, which goes into the next merge",
+        else "every path from the four arguments to out and to lse; both go into the next merge",
     )
 
 
@@ -86,5 +86,5 @@ def a_ring_equals_one_process(case, rank, result):
         expect(
             gap < CLOSE,
             f"{name} on rank {rank} is {gap:.1e} away from one process",
-            "merge works on this rank's queries alone; the ring around it sends keys and values",
+            "merge works on this rank's queries only; the ring around it sends keys and values",
         )

@@ -42,7 +42,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "neither_forgotten", "right where one block is masked, NaN where both are",
-        check="what_is_masked_counts_nothing", says="8 numbers of out and lse are NaN", look="-inf minus -inf",
+        check="masked_blocks_count_nothing", says="8 numbers of out and lse are NaN", look="-inf minus -inf",
         text='''
         import torch
 
@@ -54,7 +54,7 @@ ANSWERS = (
     '''),
     WrongAnswer(
         "a_very_small_number", "puts -1e5 in the place of -inf, and leaves it there",
-        check="what_is_masked_counts_nothing", says="lse is inf away", look="lse is -inf again", edit="""
+        check="masked_blocks_count_nothing", says="lse is inf away", look="lse is -inf again", edit="""
         -    top = torch.maximum(lse_a, lse_b).detach()
         +    lse_a, lse_b = lse_a.clamp(min=-1e5), lse_b.clamp(min=-1e5)
         +    top = torch.maximum(lse_a, lse_b).detach()
