@@ -10,8 +10,8 @@ from ddp_course.grader.vocabulary import Mistake, Wrong, check, driver_job, expe
 from .driver import LENGTH, LENGTHS, PAD, windows_of
 
 FUNCTION = "backward"
-LOSS, CLOSE, UNEVEN = 1e-9, 1e-7, 1.2
-
+LOSS_CLOSE, GRADIENT_CLOSE = 1e-9, 1e-7
+MAX_IMBALANCE = 1.2  # the pairs of the rank that has most, over those of the rank that has fewest
 
 JOBS = [driver_job(world, FUNCTION, list(LENGTHS)) for world in (2, 1)]
 
@@ -33,7 +33,7 @@ def each_token_is_computed_once(case):
     expect(
         sorted(sum(by_rank, [])) == list(range(LENGTH)),
         f"the ranks compute the positions {words}; all of them have to be there once",
-        "which chunks a rank takes",
+        "which chunks each rank takes",
     )
 
 
@@ -41,7 +41,7 @@ def each_token_is_computed_once(case):
 def all_ranks_have_equal_work(case):
     pairs = [sum(position + 1 for position in positions) for positions in positions_by_rank(case)]
     expect(
-        max(pairs) <= UNEVEN * min(pairs),
+        max(pairs) <= MAX_IMBALANCE * min(pairs),
         f"the ranks have {pairs} pairs of query and key",
         "late tokens see more keys than early ones: each rank needs some of both",
     )
@@ -52,9 +52,9 @@ def the_loss_is_that_of_one_process(case, rank, result):
     right = target_losses(case).sum().item() / targets_of(case).ne(PAD).sum().item()
     loss = number(result["loss"])
     expect(isinstance(loss, int | float), f"rank {rank} returned {str(loss)[:60]!r}", "the loss, a number")
-    if not math.isclose(loss, right, rel_tol=LOSS):
+    if not math.isclose(loss, right, rel_tol=LOSS_CLOSE):
         words, look_at = recognised(
-            loss, likely(case, rank), "the sum over all targets of all ranks, over their number"
+            loss, likely_mistakes(case, rank), "the sum over all targets of all ranks, over their number"
         )
         if math.isnan(loss):
             look_at = "a rank without a target: its mean is 0 / 0"
@@ -67,12 +67,12 @@ def the_gradients_are_those_of_one_process(case, rank, result):
         gradient = result["gradients"].get(name)
         expect(torch.is_tensor(gradient), f"{name} has no gradient on rank {rank}", "what is left in parameter.grad")
         gap = (gradient - right).abs().max().item()
-        if not gap < CLOSE:
-            part = Mistake(
+        if not gap < GRADIENT_CLOSE:
+            nth = Mistake(
                 f"one part in {case.world} of it", right / case.world, "the sum of the ranks' parts, or their mean?"
             )
             otherwise = "what backward starts from on each rank, and what then becomes of the ranks' gradients"
-            words, look_at = recognised(gradient, [part], otherwise)
+            words, look_at = recognised(gradient, [nth], otherwise)
             raise Wrong(f"the gradient of {name} on rank {rank} is {gap:.1e} away from one process{words}", look_at)
 
 
@@ -87,7 +87,7 @@ def the_ranks_agree_to_the_last_bit(case, rank, result):
 
 
 def positions_by_rank(case):
-    """Those that each rank handed to the model in its call."""
+    """For each rank the positions with which it called the model."""
     return [result["calls"][0][1] for result in case.results]
 
 
@@ -96,36 +96,37 @@ def targets_of(case):
 
 
 def target_losses(case, targets=None, positions=slice(None)):
-    """(windows, tokens): the loss of each target by the weights of one process, 0 where there is none."""
+    """The loss of each target with the logits of one process, 0 where there is none, of shape (windows, tokens)."""
     logits, targets = case.results[0]["logits"][:, positions], targets_of(case) if targets is None else targets
     return F.cross_entropy(logits.transpose(1, 2), targets, ignore_index=PAD, reduction="none")
 
 
-def likely(case, rank):
+def likely_mistakes(case, rank):
     """Mistakes that explain a wrong loss on this rank."""
     by_rank = list(map(torch.tensor, positions_by_rank(case)))
-    sums = [target_losses(case)[:, own].sum() for own in by_rank]
-    counts = [targets_of(case)[:, own].ne(PAD).sum() for own in by_rank]
-    cut_first = [F.pad(windows_of(case.scenario)[:, own][:, 1:], (0, 1), value=PAD) for own in by_rank]
-    late = [target_losses(case, *pair).sum() for pair in zip(cut_first, by_rank, strict=True)]
-    late_counts = [targets.ne(PAD).sum() for targets in cut_first]
-    means = "weigh by the targets that a rank has, or add up before you divide"
-    shifted = "a token's target is the next one of the window, which another rank may have: shift first, then cut"
-    means_of = [
-        Mistake("the mean of the ranks' means", mean_of_means(sums, counts), means),
-        Mistake("the mean over this rank's targets", float(sums[rank] / counts[rank]), means),
-    ]
+    sums = [target_losses(case)[:, positions].sum() for positions in by_rank]
+    counts = [targets_of(case)[:, positions].ne(PAD).sum() for positions in by_rank]
+    late_targets = [F.pad(windows_of(case.scenario)[:, positions][:, 1:], (0, 1), value=PAD) for positions in by_rank]
+    late_sums = [target_losses(case, *pair).sum() for pair in zip(late_targets, by_rank, strict=True)]
+    late_counts = [targets.ne(PAD).sum() for targets in late_targets]
     rolled = windows_of(case.scenario).roll(-1, 1)
-    around = float(target_losses(case, rolled).sum() / rolled.ne(PAD).sum())
-    of_tokens = float(sum(sums) / targets_of(case).numel())
+    rolled_mean = float(target_losses(case, rolled).sum() / rolled.ne(PAD).sum())
+    mean_over_tokens = float(sum(sums) / targets_of(case).numel())
+    weigh = "weigh by the targets that a rank has, or add up before you divide"
+    shift_first = "a token's target is the next one of the window, which another rank may have: shift first, then cut"
+    late = "with targets shifted after the cut"
+    means = [
+        Mistake("the mean of the ranks' means", mean_of_means(sums, counts), weigh),
+        Mistake("the mean over this rank's targets", float(sums[rank] / counts[rank]), weigh),
+    ]
     return [
-        Mistake("with targets shifted after the cut", float(sum(late) / sum(late_counts)), shifted),
-        Mistake("with targets shifted after the cut, some lost", float(sum(late) / sum(counts)), shifted),
-        Mistake("with targets shifted after the cut, as a mean of means", mean_of_means(late, late_counts), shifted),
-        *(means_of if case.world > 1 else []),
-        Mistake("with the first token as the target of the last", around, "the last token of a window has none"),
+        Mistake(late, float(sum(late_sums) / sum(late_counts)), shift_first),
+        Mistake(f"{late}, some lost", float(sum(late_sums) / sum(counts)), shift_first),
+        Mistake(f"{late}, as a mean of means", mean_of_means(late_sums, late_counts), shift_first),
+        *(means if case.world > 1 else []),
+        Mistake("with the first token as the target of the last", rolled_mean, "the last token of a window has none"),
         Mistake("this rank's part of it", float(sums[rank] / sum(counts)), "the loss returned: it is not added up"),
-        Mistake("the sum over the number of all tokens", of_tokens, "PAD is no target: count the others"),
+        Mistake("the sum over the number of all tokens", mean_over_tokens, "PAD is no target: count the others"),
     ]
 
 

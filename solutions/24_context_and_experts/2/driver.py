@@ -1,4 +1,4 @@
-"""Inside a rank, for 24.2: a model that notes what it is handed, and the same in one process on whole windows."""
+"""Inside a rank, for 24.2: a model that notes its inputs, and the same model in one process on whole windows."""
 
 import torch
 import torch.distributed as dist
@@ -11,11 +11,12 @@ KINDS, PAD, WINDOWS, LENGTH, WIDTH, LAYERS = 9, 0, 4, 16, 6, 2
 LENGTHS = {  # of the windows; what follows is PAD
     "no padding": (16, 16, 16, 16),
     "windows of 16, 9, 5 and 12 tokens": (16, 9, 5, 12),
-    "windows of 2, 1, 2 and 1 tokens": (2, 1, 2, 1),  # targets at one place, so that one of two ranks has none
+    "windows of 2, 1, 2 and 1 tokens": (2, 1, 2, 1),  # targets at one position only, so that one of two ranks has none
 }
 
 
 def drive(backward, scenario):
+    """The loss and the gradients of the learner's backward, the inputs of its model, and what one process has."""
     windows, one_process, model = windows_of(scenario), new_model(False), new_model(True)
     logits = one_process(windows, torch.arange(LENGTH))
     targets = F.pad(windows[:, 1:], (0, 1), value=PAD)
@@ -41,7 +42,7 @@ def new_model(cut):
 
 
 class Model(nn.Module):
-    """Causal attention over the tokens that it is handed or, if `cut`, over those of all ranks."""
+    """Causal attention over its input tokens or, if `cut`, over those of all ranks."""
 
     def __init__(self, cut):
         super().__init__()
@@ -54,18 +55,18 @@ class Model(nn.Module):
             assert_equal_shapes(tokens, positions)
         self.calls.append([tokens.tolist(), positions.tolist()])
         x = self.token(tokens) + self.position(positions)
-        visible = self.everybodys(positions[None]) <= positions[:, None]
+        visible = self.gather(positions[None]) <= positions[:, None]
         for layer in self.layers:
             query, key, value = layer(x).chunk(3, -1)
-            x = x + F.scaled_dot_product_attention(query, self.everybodys(key), self.everybodys(value), visible)
+            x = x + F.scaled_dot_product_attention(query, self.gather(key), self.gather(value), visible)
         return self.output(x)
 
-    def everybodys(self, part):
+    def gather(self, part):
         return Gather.apply(part) if self.cut else part
 
 
 def assert_equal_shapes(tokens, positions):
-    """Raise, on all ranks, where a gather of parts would be one of unequal sizes."""
+    """Raise ValueError, on all ranks, if the ranks' parts have different shapes: they cannot be gathered."""
     if tokens.ndim != 2 or positions.shape != tokens.shape[1:]:
         raise ValueError(f"model got tokens of shape {list(tokens.shape)} and positions of {list(positions.shape)}")
     shapes = [torch.zeros(2, dtype=torch.long) for _ in range(dist.get_world_size())]

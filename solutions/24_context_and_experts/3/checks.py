@@ -1,40 +1,39 @@
-"""24.3: tokens travel to the experts that they have chosen, wherever those are, and come back."""
+"""24.3: tokens are sent to the experts that they have chosen, on any rank, and the results come back."""
 
 import math
 
 from ddp_course.grader.vocabulary import Mistake, Wrong, cases, check, driver_job, expect, recognised
 
-from .driver import CASES, WIDTH, of_case
+from .driver import CASES, WIDTH, settings
 
 FUNCTION = "mixture"
 CLOSE = 1e-10
-NUMBERS = WIDTH + 2  # of a row: with its weight and its expert, if an answer sends those too
-BOOKKEEPING = 512  # bytes of counts per call
-
+ROW = WIDTH + 2  # numbers that a row may have: an answer may send its weight and its expert too
+COUNTS = 512  # bytes per call that the counts of rows may take
 
 JOBS = [driver_job(world, FUNCTION, list(CASES)) for world in (2, 1)]
 
 
 @check("each expert computes once, what has chosen it")
 def each_expert_computes_what_chose_it(case, rank, result):
-    for number, calls in result["handed"].items():
-        right, full = result["chosen by"][number], [call for call in calls if call]
-        handed = sorted(value for call in full for value in call)
-        others, missing = sum(value not in right for value in handed), sum(value not in handed for value in right)
+    for number, calls in result["calls"].items():
+        right, nonempty_calls = result["chosen by"][number], [call for call in calls if call]
+        tokens = sorted(token for call in nonempty_calls for token in call)
+        others, missing = sum(token not in right for token in tokens), sum(token not in tokens for token in right)
         look_at = "rows of one rank follow those of the other: which row is for which expert?"
         if not missing:
             look_at = "the call: an expert gets its own rows, each once"
         elif not others:
             look_at = "no token may be left out, however many have chosen an expert"
         expect(
-            handed == right,
-            f"expert {number} was handed {len(handed)} tokens, {others} of which have not chosen it; of the "
+            tokens == right,
+            f"expert {number} got {len(tokens)} tokens, {others} of which have not chosen it; of the "
             f"{len(right)} that have, {missing} were missing",
             look_at,
         )
         expect(
-            len(full) <= 1,
-            f"expert {number} was called {len(full)} times",
+            len(nonempty_calls) <= 1,
+            f"expert {number} was called {len(nonempty_calls)} times",
             "the rows for one expert have to be brought together from all ranks before it is called",
         )
 
@@ -43,7 +42,7 @@ def each_expert_computes_what_chose_it(case, rank, result):
 def the_output_is_that_of_one_process(case, rank, result):
     if not result["output"] < CLOSE:
         weights = "the weights: as the router gave them"
-        mistakes = [Mistake(words, gives, weights) for words, gives in result["likely"].items()]
+        mistakes = [Mistake(words, gives, weights) for words, gives in result["mistakes"].items()]
         way_back = "the way back: rows return in the order in which they were sent; each is one choice of a token"
         words, look_at = recognised(result["y"], mistakes, way_back)
         how = f"{result['output']:.1e} away from one process{words}"
@@ -54,11 +53,11 @@ def the_output_is_that_of_one_process(case, rank, result):
 
 @check("x and weights get their gradients")
 def gradients_reach_tokens_and_weights(records):
-    """Asks of all calls first whether the output has a gradient: without one there is no backward to look at."""
+    """First all outputs are checked for a gradient: without one on every rank the driver runs no backward."""
     for case in cases(records):
         for rank, result in enumerate(case.results):
             expect(
-                result["tracked"],
+                result["has_graph"],
                 f"{case.where}the output on rank {rank} has no gradient, so its backward sends nothing",
                 "a rank without tokens returns what came back, which is empty, and takes part in backward too",
             )
@@ -79,25 +78,25 @@ def each_expert_has_its_whole_gradient(case, rank, result):
         expect(
             gap < CLOSE,
             f"the gradient of expert {number} on rank {rank} is {gap:.1e} away from one process",
-            "an expert lives once: what backward brings it is complete, neither to be divided nor added up",
+            "each expert is on one rank: backward brings its whole gradient, neither to be divided nor added up",
         )
 
 
 @check("only chosen rows travel")
 def only_what_is_needed_travels(case, rank, result):
-    tokens, _, choices, _ = of_case(case.scenario, case.world)
-    rows = 2 * (tokens[rank] * choices + sum(map(len, result["chosen by"].values())))
+    token_counts, _, choices, _ = settings(case.scenario, case.world)
+    rows = 2 * (token_counts[rank] * choices + sum(map(len, result["chosen by"].values())))
     sending = [operation for operation in case.operations[rank] if operation.op != "recv"]
-    others = [operation for operation in sending if operation.op not in ("all_to_all", "send")]
-    sent = sum(operation.bytes for operation in sending if operation not in others)
-    sent_to_all = sum(operation.bytes for operation in others)
+    to_all = [operation for operation in sending if operation.op not in ("all_to_all", "send")]
+    sent = sum(operation.bytes for operation in sending if operation not in to_all)
+    sent_to_all = sum(operation.bytes for operation in to_all)
     expect(
-        sent_to_all <= BOOKKEEPING,
-        f"rank {rank} handed {sent_to_all} bytes to {' and '.join(sorted({operation.op for operation in others}))}",
+        sent_to_all <= COUNTS,
+        f"rank {rank} handed {sent_to_all} bytes to {' and '.join(sorted({operation.op for operation in to_all}))}",
         "a token goes to the ranks of its experts only",
     )
     expect(
-        sent <= rows * NUMBERS * 8 + BOOKKEEPING,
+        sent <= rows * ROW * 8 + COUNTS,
         f"rank {rank} sent {sent} bytes; its rows, there and back, in forward and in backward, have {rows * WIDTH * 8}",
         "split sizes are the counts themselves: nothing is filled up",
     )

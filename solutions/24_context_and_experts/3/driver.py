@@ -1,4 +1,4 @@
-"""Inside a rank, for 24.3: the answer sends tokens to experts, and one process that has all of these."""
+"""Inside a rank, for 24.3: the answer's mixture of experts, and one process that has all tokens and experts."""
 
 import torch
 import torch.distributed as dist
@@ -16,44 +16,46 @@ CASES = {  # tokens of each rank, the rank of each expert, choices per token, an
 
 
 def drive(mixture, scenario):
-    """One call and its backward. Returns the input of this rank's experts, and the gaps to one process."""
+    """One call of the answer and its backward: the inputs of this rank's experts, and the gaps to one process."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    tokens, home, choices, among = of_case(scenario, world)
-    batches = [inputs(other, count, len(home), choices, among) for other, count in enumerate(tokens)]
+    token_counts, expert_ranks, choices, allowed = settings(scenario, world)
+    batches = [inputs(peer, count, len(expert_ranks), choices, allowed) for peer, count in enumerate(token_counts)]
     for x, _, weights in batches:
-        x.requires_grad_(), weights.requires_grad_()
-    every = [Expert(number) for number in range(len(home))]
-    right = [one_process(*batch, every) for batch in batches]
-    sum((y * cotangent(other, y)).sum() for other, y in enumerate(right)).backward()
+        x.requires_grad_()
+        weights.requires_grad_()
+    all_experts = [Expert(number) for number in range(len(expert_ranks))]
+    right = [one_process(*batch, all_experts) for batch in batches]
+    sum((y * cotangent(peer, y)).sum() for peer, y in enumerate(right)).backward()
     x, chosen, weights = (tensor.detach().clone() for tensor in batches[rank])
-    x.requires_grad_(), weights.requires_grad_()
-    experts = {number: Expert(number) for number in range(len(home)) if home[number] == rank}
-    y = mixture(x, chosen, weights, dict(reversed(experts.items())), list(home))  # in no order of the numbers
+    x.requires_grad_()
+    weights.requires_grad_()
+    experts = {number: Expert(number) for number, expert_rank in enumerate(expert_ranks) if expert_rank == rank}
+    y = mixture(x, chosen, weights, dict(reversed(experts.items())), list(expert_ranks))  # not in the numbers' order
     result = {
         "output": gap(y, right[rank]),
         "y": y,
-        "likely": likely(batches[rank], every),
-        "tracked": torch.is_tensor(y) and y.requires_grad,
-        "handed": {number: expert.calls for number, expert in experts.items()},
-        "chosen by": {number: choosers(number, batches) for number in experts},
+        "mistakes": wrong_outputs(batches[rank], all_experts),
+        "has_graph": torch.is_tensor(y) and y.requires_grad,
+        "calls": {number: expert.calls for number, expert in experts.items()},
+        "chosen by": {number: tokens_that_chose(number, batches) for number in experts},
     }
-    fit = torch.tensor(int(result["tracked"] and result["output"] < INFINITE))
-    dist.all_reduce(fit, op=dist.ReduceOp.MIN)
-    if fit:  # on all ranks, or one would wait for another that has nothing to go back through
+    all_have_graph = torch.tensor(int(result["has_graph"] and result["output"] < INFINITE))
+    dist.all_reduce(all_have_graph, op=dist.ReduceOp.MIN)
+    if all_have_graph:  # a rank whose backward sends nothing would let the others wait
         (y * cotangent(rank, y)).sum().backward()
         result |= {"x": gap(x.grad, batches[rank][0].grad), "weights": gap(weights.grad, batches[rank][2].grad)}
-        result["experts"] = {number: expert_gap(expert, every[number]) for number, expert in experts.items()}
+        result["experts"] = {number: expert_gap(expert, all_experts[number]) for number, expert in experts.items()}
     return result
 
 
-def of_case(scenario, world):
-    """Tokens of each rank, the rank of each expert, choices per token, experts that are chosen."""
-    tokens, home, choices, among = CASES[scenario]
-    return tokens[:world], [rank % world for rank in home], choices, among
+def settings(scenario, world):
+    """The tokens of each rank, the rank of each expert, the choices per token, and the experts that may be chosen."""
+    token_counts, expert_ranks, choices, allowed = CASES[scenario]
+    return token_counts[:world], [rank % world for rank in expert_ranks], choices, allowed
 
 
 class Expert(nn.Module):
-    """Writes down the tokens that it is handed, and adds its number: each expert does something of its own."""
+    """An expert, each another function. It notes the first feature of each token in its calls."""
 
     def __init__(self, number):
         super().__init__()
@@ -66,14 +68,14 @@ class Expert(nn.Module):
         return torch.tanh(x @ self.weight) + self.number
 
 
-def inputs(rank, tokens, count, choices, among):
-    """x, chosen and weights of this rank: chosen are different experts, in any order."""
-    generator = torch.Generator().manual_seed(10 * rank + tokens)
-    x = torch.randn(tokens, WIDTH, generator=generator, dtype=torch.float64)
-    scores = torch.rand(tokens, count, generator=generator, dtype=torch.float64)
-    if among is not None:
-        scores[:, [number for number in range(count) if number not in among]] -= 2
-    weights = torch.rand(tokens, choices, generator=generator, dtype=torch.float64)
+def inputs(rank, token_count, expert_count, choices, allowed):
+    """x, chosen and weights of this rank: a token has chosen different experts, in any order."""
+    generator = torch.Generator().manual_seed(10 * rank + token_count)
+    x = torch.randn(token_count, WIDTH, generator=generator, dtype=torch.float64)
+    scores = torch.rand(token_count, expert_count, generator=generator, dtype=torch.float64)
+    if allowed is not None:
+        scores[:, [number for number in range(expert_count) if number not in allowed]] -= 2
+    weights = torch.rand(token_count, choices, generator=generator, dtype=torch.float64)
     return x, scores.argsort(1, descending=True)[:, :choices].contiguous(), weights
 
 
@@ -82,8 +84,8 @@ def one_process(x, chosen, weights, experts):
     return (weights[..., None] * outputs[torch.arange(len(x))[:, None], chosen]).sum(1)
 
 
-def likely(batch, experts):
-    """Known wrong outputs: {in words: the output}."""
+def wrong_outputs(batch, experts):
+    """{description: output} of known mistakes."""
     x, chosen, weights = batch
     return {
         "that of weights which are all 1": one_process(x, chosen, torch.ones_like(weights), experts),
@@ -91,10 +93,10 @@ def likely(batch, experts):
     }
 
 
-def choosers(number, batches):
-    """The first numbers of all tokens that have chosen this expert."""
-    chose = [x.detach()[(chosen == number).any(1), 0] for x, chosen, _ in batches]
-    return sorted(round(value, 9) for value in torch.cat(chose).tolist())
+def tokens_that_chose(number, batches):
+    """The first feature of each token, of all ranks, that has chosen this expert; sorted."""
+    features = [x.detach()[(chosen == number).any(1), 0] for x, chosen, _ in batches]
+    return sorted(round(value, 9) for value in torch.cat(features).tolist())
 
 
 def cotangent(rank, y):
@@ -102,13 +104,13 @@ def cotangent(rank, y):
 
 
 def expert_gap(expert, right):
-    """An expert that nobody has chosen may have no gradient."""
+    """The gap of the expert's gradient. Without one it counts as 0: no token may have chosen the expert."""
     gradient = expert.weight.grad
     return gap(torch.zeros_like(expert.weight) if gradient is None else gradient, right.weight.grad)
 
 
 def gap(tensor, right):
-    """The largest difference; infinite if it is missing, NaN or of another shape."""
+    """The largest difference; infinite for NaN, a missing tensor or another shape."""
     if not torch.is_tensor(tensor) or tensor.shape != right.shape:
         return INFINITE
     gaps = (tensor - right).detach().abs().nan_to_num(nan=INFINITE, posinf=INFINITE)

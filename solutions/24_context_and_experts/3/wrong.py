@@ -63,7 +63,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "experts_over_n", "divides the gradients of experts by the number of ranks",
-        check="each_expert_has_its_whole_gradient", says="the gradient of expert", look="an expert lives once", edit="""
+        check="each_expert_has_its_whole_gradient", says="the gradient of expert", look="each expert is on one rank", edit="""
         +        for parameter in expert.parameters():
         +            parameter.register_hook(lambda gradient: gradient / world)
                  done[arrived == number] = expert(rows[arrived == number])
