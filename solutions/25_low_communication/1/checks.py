@@ -8,22 +8,20 @@ from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect
 
 FUNCTION = "DiLoCo"
 CLOSE = 1e-10
-NO_MEETING, MEAN, FIRST, GOES_ON, HALF = (
+NO_MEETING, MEAN, EVERY_UPDATE, MOMENTUM, HALF = (
     "every 4, but 3 updates only",
     "every 4, SGD inside, outer rate 1, no momentum",
     "every 1, SGD inside, outer rate 1, no momentum",
     "every 3, AdamW inside, outer rate 0.7, momentum 0.9",
     "every 2, SGD inside, outer rate 0.5, no momentum",
 )
-RUNS = {  # what is special: inner optimizer, updates, every, outer rate, outer momentum
+RUNS = {  # inner optimizer, updates, every, outer rate, outer momentum
     NO_MEETING: ("SGD", 3, 4, 1.0, 0.0),
     MEAN: ("SGD", 12, 4, 1.0, 0.0),
-    FIRST: ("SGD", 4, 1, 1.0, 0.0),
-    GOES_ON: ("AdamW", 12, 3, 0.7, 0.9),
+    EVERY_UPDATE: ("SGD", 4, 1, 1.0, 0.0),
+    MOMENTUM: ("AdamW", 12, 3, 0.7, 0.9),
     HALF: ("SGD", 4, 2, 0.5, 0.0),
 }
-
-
 JOBS = [driver_job(world, FUNCTION, RUNS, seconds=10.0, loads=("torch._dynamo",)) for world in (2, 3)]
 
 
@@ -34,8 +32,8 @@ def they_meet_when_they_should(case, rank, result):
         expect(
             update["gap"] < CLOSE,
             f"after update {step} the weights of rank {rank} are {update['gap']:.1e} away from those of a worker that "
-            "has met nobody yet",
-            "after which updates step() does something; and building DiLoCo changes nothing",
+            "has had no meeting yet",
+            "after which updates step() does something; building DiLoCo changes nothing",
         )
     if case.scenario == NO_MEETING and sent:
         raise Wrong(
@@ -45,55 +43,56 @@ def they_meet_when_they_should(case, rank, result):
 
 
 @check(
-    "with outer rate 1 a meeting leaves the mean; met after each update, the workers are DDP", scenarios=[MEAN, FIRST]
+    "with outer rate 1 a meeting leaves the mean; met after each update, the workers are DDP",
+    scenarios=[MEAN, EVERY_UPDATE],
 )
 def rate_1_gives_the_mean(case, rank, result):
-    moved, way = result["moved"], result["mean movement"]
-    if not (moved - way).abs().max().item() < CLOSE:
-        times = (moved @ way / (way @ way)).item()
-        straight = (moved - times * way).abs().max().item() < CLOSE
-        how = f"by {times:.4g} times the mean movement" if straight else "in another direction than the mean movement"
-        raise Wrong(f"the first meeting moved the weights of rank {rank} {how}", where_to_look(times, straight))
+    movement, mean = result["movement"], result["mean movement"]
+    if not (movement - mean).abs().max().item() < CLOSE:
+        factor = (movement @ mean / (mean @ mean)).item()
+        parallel = (movement - factor * mean).abs().max().item() < CLOSE
+        how = f"by {factor:.4g} times the mean movement" if parallel else "in another direction than the mean movement"
+        raise Wrong(f"the first meeting moved the weights of rank {rank} {how}", where_to_look(factor, parallel))
     for step, update in enumerate(result["steps"], 1):
         expect(
             update["gap"] < CLOSE,
-            f"after update {step} the weights of rank {rank} are {update['gap']:.1e} away from workers that are played "
-            "in one process; the first meeting was right",
-            "when the second one comes, and from which weights",
+            f"after update {step} the weights of rank {rank} are {update['gap']:.1e} away from "
+            "workers simulated in one process; the first meeting was right",
+            "when the second meeting comes, and which weights it steps from",
         )
 
 
-@check("each worker's optimizer keeps what it has", scenarios=[GOES_ON])
-def the_own_optimizer_is_left_alone(case, rank, result):
+@check("each worker's optimizer keeps what it has", scenarios=[MOMENTUM])
+def the_inner_optimizer_keeps_its_state(case, rank, result):
     gap = result["steps"][RUNS[case.scenario][2] - 1]["state gap"]
     how = "is gone" if gap is None else f"is {gap:.1e} away from that of its own updates"
     expect(
         gap is not None and gap < CLOSE,
-        f"after the first meeting what AdamW keeps on rank {rank} {how}",
-        "what else than weights a meeting changes",
+        f"after the first meeting the state of AdamW on rank {rank} {how}",
+        "what else a meeting changes than weights",
     )
 
 
-@check("outer momentum lives from meeting to meeting", scenarios=[GOES_ON, HALF])
+@check("outer momentum lives from meeting to meeting", scenarios=[MOMENTUM, HALF])
 def the_outer_optimizer_goes_on(case, rank, result):
-    every, still = RUNS[case.scenario][2], result["still"]
+    every, unmoved = RUNS[case.scenario][2], result["unmoved"]
     expect(
-        still in (0, 4),
-        f"the first meeting left {still} of 4 parameters of rank {rank} as they were",
-        "in how many parameter groups the own optimizer has its parameters",
+        unmoved in (0, 4),
+        f"the first meeting left {unmoved} of 4 parameters of rank {rank} as they were",
+        "how many parameter groups the inner optimizer has",
     )
     for step, update in enumerate(result["steps"], 1):
         expect(
             update["gap"] < CLOSE,
-            f"after update {step} the weights of rank {rank} are {update['gap']:.1e} away from workers that are played "
-            "in one process",
-            "what of the first meeting has to last: from which weights the way is measured, momentum"
+            f"after update {step} the weights of rank {rank} are {update['gap']:.1e} away from "
+            "workers simulated in one process",
+            "what has to last from one meeting to the next: the weights that the movement starts from, and momentum"
             if step > every
             else "rate and Nesterov momentum of the outer optimizer, and what it takes for the gradient",
         )
 
 
-@check("after a meeting all workers are equal to the last bit", scenarios=[MEAN, FIRST, GOES_ON])
+@check("after a meeting all workers are equal to the last bit", scenarios=[MEAN, EVERY_UPDATE, MOMENTUM])
 def the_workers_agree(case, rank, result):
     expect(
         torch.equal(result["weights"], case.results[0]["weights"]),
@@ -114,11 +113,11 @@ def each_weight_is_sent_once(case, rank, result):
     )
 
 
-def where_to_look(times, straight):
-    if not straight:
+def where_to_look(factor, parallel):
+    if not parallel:
         return "which weights the outer optimizer steps from: every worker has others before a meeting"
-    if math.isclose(times, 0, abs_tol=1e-9):
+    if math.isclose(factor, 0, abs_tol=1e-9):
         return "what the common weights and the parameter hold when they are subtracted"
-    if times < 0:
-        return "which way an optimizer goes: it subtracts its gradient"
+    if factor < 0:
+        return "the sign: an optimizer subtracts its gradient"
     return "which weights the outer optimizer steps from, and whether the gradient is a mean or a sum"

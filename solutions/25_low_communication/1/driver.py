@@ -1,4 +1,4 @@
-"""Inside a rank, for 25.1: a worker with the answer's meetings, and one process that plays all workers."""
+"""Inside a rank, for 25.1: a worker with the answer's meetings, and one process that simulates all workers."""
 
 import torch
 import torch.distributed as dist
@@ -7,35 +7,38 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 
 def drive(build, kind, updates, every, lr, momentum):
-    """For each update: how far weights, and what the own optimizer keeps, are from the worker that is played."""
+    """The gaps of weights and inner optimizer to the simulated worker after each update, and the last weights.
+
+    If there is a meeting, also how the first one moved the weights.
+    """
     rank, world = dist.get_rank(), dist.get_world_size()
-    played = [new_worker(kind) for _ in range(world)]
-    common = nn.Parameter(weights(played[0]))
+    simulated = [new_worker(kind) for _ in range(world)]
+    common = nn.Parameter(weights(simulated[0]))
     outer = torch.optim.SGD([common], lr, momentum, nesterov=momentum > 0)
     worker = new_worker(kind)
-    meeting, reports = build(worker[1], every, lr, momentum), []
+    diloco, reports, first_meeting = build(worker[1], every, lr, momentum), [], {}
     for step in range(1, updates + 1):
-        for number, other in enumerate(played):
-            update(other, step, number)
+        for number, peer in enumerate(simulated):
+            update(peer, step, number)
         if step % every == 0:
             start = common.detach().clone()
-            common.grad = sum(start - weights(other) for other in played) / world
+            common.grad = sum(start - weights(peer) for peer in simulated) / world
             outer.step()
-            for model, _ in played:
+            for model, _ in simulated:
                 vector_to_parameters(common.detach().clone(), model.parameters())
         update(worker, step, rank)
-        own = [parameter.detach().clone() for parameter in worker[0].parameters()]
-        meeting.step()
-        gap = distance(weights(worker), weights(played[rank]))
-        reports.append({"gap": gap, "state gap": state_gap(worker, played[rank])})
+        before = [parameter.detach().clone() for parameter in worker[0].parameters()]
+        diloco.step()
+        gap = distance(weights(worker), weights(simulated[rank]))
+        reports.append({"gap": gap, "state gap": state_gap(worker, simulated[rank])})
         if step == every:
-            still = sum(map(torch.equal, own, worker[0].parameters()))  # parameters that the meeting has not moved
-            first = {"moved": weights(worker) - start, "mean movement": -common.grad, "still": still}
-    return {"steps": reports, "weights": weights(worker)} | (first if updates >= every else {})
+            unmoved = sum(map(torch.equal, before, worker[0].parameters()))
+            first_meeting = {"movement": weights(worker) - start, "mean movement": -common.grad, "unmoved": unmoved}
+    return {"steps": reports, "weights": weights(worker)} | first_meeting
 
 
 def new_worker(kind):
-    """A model, the same for all workers, and its own optimizer."""
+    """A model, the same for all workers, and its inner optimizer."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)).double()
     parameters = list(model.parameters())
@@ -55,19 +58,20 @@ def update(worker, step, number):
 
 
 def weights(worker):
-    model = worker[0] if isinstance(worker, tuple) else worker
-    return parameters_to_vector(model.parameters()).detach().clone()
+    """A copy of the worker's weights, as one vector."""
+    return parameters_to_vector(worker[0].parameters()).detach().clone()
 
 
 def state_gap(worker, right):
-    """How far the state of the own optimizer is from that of the worker that is played; None if some is missing."""
+    """The largest difference of the inner optimizers' states; None if the worker lacks a tensor that `right` has."""
     gaps = [0.0]
     for parameter, other in zip(worker[0].parameters(), right[0].parameters(), strict=True):
         for entry, value in right[1].state.get(other, {}).items():
-            own = worker[1].state.get(parameter, {}).get(entry)
-            if not torch.is_tensor(own) and torch.is_tensor(value):
-                return None
-            gaps.append(distance(own, value) if torch.is_tensor(value) else 0.0)
+            if torch.is_tensor(value):
+                tensor = worker[1].state.get(parameter, {}).get(entry)
+                if not torch.is_tensor(tensor):
+                    return None
+                gaps.append(distance(tensor, value))
     return max(gaps)
 
 

@@ -47,7 +47,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "averages_the_inner_state", "averages AdamW's averages as well, so that the workers agree about them",
-        check="the_own_optimizer_is_left_alone", says="what AdamW keeps on rank 0 is", look="what else", edit="""
+        check="the_inner_optimizer_keeps_its_state", says="the state of AdamW on rank 0 is", look="what else", edit="""
                  self.outer.step()
         +        for state in self.inner.state.values():
         +            for value in state.values():
@@ -59,7 +59,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "resets_the_inner_state", "lets each worker's AdamW begin anew after a meeting",
-        check="the_own_optimizer_is_left_alone", says="what AdamW keeps on rank 0 is gone", look="what else", edit="""
+        check="the_inner_optimizer_keeps_its_state", says="the state of AdamW on rank 0 is gone", look="what else", edit="""
                  self.outer.step()
         +        self.inner.state.clear()
         @@

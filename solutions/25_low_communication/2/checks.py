@@ -11,21 +11,19 @@ from .driver import EVERY_ONE, SHAPES, SOME, TIES, UPDATES, ZEROS, K, gradients
 FUNCTION = "TopK"
 UNTIED = (EVERY_ONE, SOME, ZEROS)  # the k largest numbers are settled
 CLOSE = 1e-12
-
-
 JOBS = [driver_job(world, FUNCTION, [*UNTIED, TIES]) for world in (2, 3, 1)]
 
 
 @check("each rank sends its k largest numbers, and all get the mean", scenarios=UNTIED)
 def the_largest_are_sent(case, rank, result):
-    for name, mean in next(played(case))["back"].items():
-        gradient = result[0]["back"][name]
+    for name, mean in next(simulate(case))["reduced"].items():
+        gradient = result[0]["reduced"][name]
         if not distance(gradient, mean) < CLOSE:
-            of_all = [gradients(case.scenario, 0, other)[name] for other in range(case.world)]
+            by_rank = [gradients(case.scenario, 0, peer)[name] for peer in range(case.world)]
             mistakes = [
                 Mistake("the sum over the ranks", case.world * mean, "the mean is wanted, as DDP has it"),
-                Mistake("the mean of whole gradients", sum(of_all) / case.world, "which numbers stay at home"),
-                Mistake("what this rank sends", largest(of_all[rank])[0], "what the other ranks have sent"),
+                Mistake("the mean of whole gradients", sum(by_rank) / case.world, "which numbers are not sent"),
+                Mistake("what this rank sends", largest(by_rank[rank])[0], "what the other ranks have sent"),
             ]
             otherwise = "which numbers are the largest (of -3 and 2 it is -3), and at which place each is added"
             words, look_at = recognised(gradient, mistakes, otherwise)
@@ -34,7 +32,7 @@ def the_largest_are_sent(case, rank, result):
 
 @check("each rank keeps the rest of its own", scenarios=UNTIED)
 def a_rank_keeps_what_it_has_not_sent(case, rank, result):
-    for name, right in next(played(case))["kept"][rank].items():
+    for name, right in next(simulate(case))["kept"][rank].items():
         kept = result[0]["kept"][name]
         if not distance(kept, right) < CLOSE:
             gradient = gradients(case.scenario, 0, rank)[name]
@@ -49,12 +47,12 @@ def a_rank_keeps_what_it_has_not_sent(case, rank, result):
 @check("what was sent and what is kept add up to all gradients", scenarios=[EVERY_ONE, TIES])
 def nothing_is_lost(case):
     for name, shape in SHAPES.items():
-        sent, all_of_it = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)
+        sent, total = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)
         for update in range(UPDATES):
-            sent += case.world * case.results[0][update]["back"][name]
-            all_of_it += sum(gradients(case.scenario, update, rank)[name] for rank in range(case.world))
+            sent += case.world * case.results[0][update]["reduced"][name]
+            total += sum(gradients(case.scenario, update, rank)[name] for rank in range(case.world))
             kept = sum(result[update]["kept"][name] for result in case.results)
-            gap = distance(sent + kept, all_of_it)
+            gap = distance(sent + kept, total)
             expect(
                 gap < 1e3 * CLOSE,
                 f"after update {update + 1}, sent and kept numbers of {name} together are {gap:.1e} away from the sum "
@@ -65,21 +63,21 @@ def nothing_is_lost(case):
 
 
 @check("what was kept competes with the next gradient", scenarios=[EVERY_ONE])
-def what_was_kept_competes(case, rank, result):
-    expect_as_played(case, rank, result, "the k largest of what: gradient, or gradient plus what is kept")
+def kept_numbers_compete(case, rank, result):
+    expect_as_simulated(case, rank, result, "the k largest of what: gradient, or gradient plus what is kept")
 
 
 @check("a parameter without a gradient waits", scenarios=[SOME])
 def a_parameter_without_a_gradient_waits(case, rank, result):
-    expect_as_played(case, rank, result, "which kept numbers belong to which parameter, if one is left out")
+    expect_as_simulated(case, rank, result, "which kept numbers belong to which parameter, if one is left out")
 
 
 @check("all ranks get the same gradient, to the last bit")
 def all_ranks_get_the_same(case, rank, result):
     for number, (update, first) in enumerate(zip(result, case.results[0], strict=True), 1):
-        for name, gradient in update["back"].items():
+        for name, gradient in update["reduced"].items():
             expect(
-                gradient is None or torch.equal(gradient, first["back"][name]),
+                gradient is None or torch.equal(gradient, first["reduced"][name]),
                 f"after update {number} the gradient of {name} on rank {rank} differs from rank 0's by a rounding",
                 "the order in which each rank adds up what the others sent",
             )
@@ -104,47 +102,47 @@ def little_is_sent(case, rank, result):
     return sent
 
 
-def expect_as_played(case, rank, result, look_at):
-    """Raise Wrong unless after every update gradients and kept numbers are those of ranks played in one process."""
-    for number, (update, right) in enumerate(zip(result, played(case), strict=True), 1):
-        for what, own, expected in (
-            ("gradient", update["back"], right["back"]),
-            ("kept numbers", update["kept"], right["kept"][rank]),
+def expect_as_simulated(case, rank, result, look_at):
+    """Raise Wrong unless after every update gradients and kept numbers are those of ranks simulated in one process."""
+    for number, (update, right) in enumerate(zip(result, simulate(case), strict=True), 1):
+        for kind, verb, tensors, right_tensors in (
+            ("gradient", "is", update["reduced"], right["reduced"]),
+            ("kept numbers", "are", update["kept"], right["kept"][rank]),
         ):
-            for name, wanted in expected.items():
+            for name, expected in right_tensors.items():
                 begin = f"after update {number} the"
-                how = "is there, though it had none" if wanted is None else "is missing"
+                how = "is there, though it had none" if expected is None else "is missing"
                 expect(
-                    (own[name] is None) == (wanted is None),
+                    (tensors[name] is None) == (expected is None),
                     f"{begin} gradient of {name} on rank {rank} {how}",
-                    "a parameter whose .grad is None before and stays so",
+                    "a parameter without a gradient: its .grad is None before and after",
                 )
-                gap = 0.0 if wanted is None else distance(own[name], wanted)
+                gap = 0.0 if expected is None else distance(tensors[name], expected)
                 expect(
                     gap < CLOSE,
-                    f"{begin} {what} of {name} on rank {rank} {'is' if what == 'gradient' else 'are'} {gap:.1e} away "
-                    "from ranks played in one process",
+                    f"{begin} {kind} of {name} on rank {rank} {verb} {gap:.1e} away from ranks simulated in one "
+                    "process",
                     look_at,
                 )
 
 
-def played(case):
-    """For each update what comes back, by name, and what each rank keeps: ranks played in one process."""
-    nothing = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in SHAPES.items()}
-    kept = [nothing] * case.world
+def simulate(case):
+    """After each update the reduced gradients, by name, and what each rank keeps: all ranks in one process."""
+    zeros = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in SHAPES.items()}
+    kept = [zeros] * case.world
     for update in range(UPDATES):
-        back = dict.fromkeys(SHAPES)
+        reduced = dict.fromkeys(SHAPES)
         for rank in range(case.world):
             kept[rank] = dict(kept[rank])
             for name, gradient in gradients(case.scenario, update, rank).items():
                 if gradient is not None:
                     sent, kept[rank][name] = largest(kept[rank][name] + gradient)
-                    back[name] = sent / case.world + (0 if rank == 0 else back[name])
-        yield {"back": back, "kept": list(kept)}
+                    reduced[name] = sent / case.world + (0 if rank == 0 else reduced[name])
+        yield {"reduced": reduced, "kept": list(kept)}
 
 
 def largest(total):
-    """(the k largest numbers of `total` and zeros, the rest and zeros)"""
+    """(`total` with zeros but for its k largest numbers, `total` with zeros for these)"""
     sent = torch.zeros(total.numel(), dtype=total.dtype)
     at = total.flatten().abs().topk(min(K, total.numel())).indices
     sent[at] = total.flatten()[at]
@@ -152,5 +150,6 @@ def largest(total):
 
 
 def distance(tensor, right):
-    alike = torch.is_tensor(tensor) and tensor.shape == right.shape
-    return (tensor - right).abs().max().item() if alike else math.inf
+    """The largest difference; infinite if `tensor` is none or has another shape."""
+    fits = torch.is_tensor(tensor) and tensor.shape == right.shape
+    return (tensor - right).abs().max().item() if fits else math.inf

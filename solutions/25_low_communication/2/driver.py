@@ -1,39 +1,42 @@
-"""Inside a rank, for 25.2: gradients of a few updates, what comes back for them, and what the rank keeps."""
+"""Inside a rank, for 25.2: the gradients of a few updates before and after TopK, and what the rank keeps."""
 
 import torch
 import torch.distributed as dist
 
 SHAPES = {"bias": (2,), "first": (4, 5), "second": (4, 5)}  # one with fewer numbers than are sent; two of one shape
 UPDATES, K = 6, 3
-WITHOUT = {("first", 1), ("first", 3), ("second", 3), ("second", 4)}  # (name, update), where some are missing
+MISSING = {("first", 1), ("first", 3), ("second", 3), ("second", 4)}  # (name, update) without a gradient in SOME
 EVERY_ONE, SOME = "every parameter has a gradient", "some have none at times"
 TIES = "many numbers are equally large"  # whole numbers, the same on all ranks
 ZEROS = "fewer than k numbers of a gradient are not zero"  # as those of an embedding: all others are equally large
 
 
 def drive(build, scenario):
+    """After each update the gradients that the learner's TopK leaves, and the numbers that it keeps, by name."""
     parameters = [torch.nn.Parameter(torch.zeros(shape, dtype=torch.float64)) for shape in SHAPES.values()]
-    compressed, reports = build(parameters, K), []
+    top_k, reports = build(parameters, K), []
     for update in range(UPDATES):
         for parameter, gradient in zip(parameters, gradients(scenario, update, dist.get_rank()).values(), strict=True):
             parameter.grad = gradient
-        compressed.reduce()
-        back = [None if parameter.grad is None else parameter.grad.clone() for parameter in parameters]
-        kept = [kept.detach().clone() for kept in compressed.kept]
-        reports.append({"back": dict(zip(SHAPES, back, strict=True)), "kept": dict(zip(SHAPES, kept, strict=True))})
+        top_k.reduce()
+        reduced = [None if parameter.grad is None else parameter.grad.clone() for parameter in parameters]
+        kept = [tensor.detach().clone() for tensor in top_k.kept]
+        reports.append(
+            {"reduced": dict(zip(SHAPES, reduced, strict=True)), "kept": dict(zip(SHAPES, kept, strict=True))}
+        )
     return reports
 
 
 def gradients(scenario, update, rank):
-    """The gradients of one rank, by name; None where there is none, which is then so on every rank."""
+    """The gradients of one rank, by name; None where there is none, on any rank."""
     generator = torch.Generator().manual_seed(100 * (0 if scenario == TIES else rank) + update)
-    drawn = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in SHAPES.items()}
+    by_name = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in SHAPES.items()}
     if scenario == ZEROS:
-        drawn = {
+        by_name = {
             name: gradient.where(torch.arange(gradient.numel()).view(gradient.shape) % 11 == update, 0)
-            for name, gradient in drawn.items()
+            for name, gradient in by_name.items()
         }
     if scenario == TIES:
-        drawn = {name: gradient.round() for name, gradient in drawn.items()}
-    missing = WITHOUT if scenario == SOME else ()
-    return {name: None if (name, update) in missing else gradient for name, gradient in drawn.items()}
+        by_name = {name: gradient.round() for name, gradient in by_name.items()}
+    missing = MISSING if scenario == SOME else ()
+    return {name: None if (name, update) in missing else gradient for name, gradient in by_name.items()}

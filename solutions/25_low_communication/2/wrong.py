@@ -41,7 +41,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "chooses_by_the_gradient", "chooses by the gradient alone: what is kept may wait for ever",
-        check="what_was_kept_competes", says="after update 2 the gradient of first on rank 0", look="the k largest of what",
+        check="kept_numbers_compete", says="after update 2 the gradient of first on rank 0", look="the k largest of what",
         edit="""
         -            largest = total.abs().topk(min(self.k, total.numel())).indices
         +            largest = parameter.grad.flatten().abs().topk(min(self.k, total.numel())).indices
