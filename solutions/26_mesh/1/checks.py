@@ -1,4 +1,4 @@
-"""26.1: the process groups of a mesh: which ranks differ along some of its axes alone."""
+"""26.1: the process groups of a mesh: the ranks that differ along some of its axes only."""
 
 from itertools import product
 from math import prod
@@ -6,26 +6,26 @@ from math import prod
 from ddp_course.grader.vocabulary import Wrong, cases, check, driver_job, expect
 
 FUNCTION = "groups"
-ALL = [("tp",), ("dp",), ("dp", "tp")]
-RUNS = {  # by number of ranks: sizes of the mesh, what is asked for
+OVER = [("tp",), ("dp",), ("dp", "tp")]
+RUNS = {  # by number of ranks: the sizes of the mesh, and the axes of each group that is asked for
     4: [
-        ({"dp": 2, "tp": 2}, ALL),
+        ({"dp": 2, "tp": 2}, OVER),
         ({"pp": 2, "dp": 1, "tp": 2}, [("pp",), ("dp",), ("tp",), ("tp", "dp"), ("pp", "tp")]),
         ({"dp": 2, "tp": 1, "pp": 2}, [("pp",), ("dp",), ("pp", "dp")]),
-        ({"dp": 4, "tp": 1}, ALL),
-        ({"pp": 2, "dp": 2, "tp": 1}, [("pp", "tp"), ("pp",)]),
-    ],  # two axes with another one between them
-    2: [({"dp": 1, "tp": 2}, ALL), ({"dp": 2, "tp": 1}, ALL), ({"dp": 2, "tp": 2}, ALL), ({"dp": 1, "tp": 1}, ALL)],
-    1: [({"dp": 1, "tp": 1}, ALL)],
+        ({"dp": 4, "tp": 1}, OVER),
+        ({"pp": 2, "dp": 2, "tp": 1}, [("pp", "tp"), ("pp",)]),  # an axis lies between pp and tp
+    ],
+    2: [({"dp": 1, "tp": 2}, OVER), ({"dp": 2, "tp": 1}, OVER), ({"dp": 2, "tp": 2}, OVER), ({"dp": 1, "tp": 1}, OVER)],
+    1: [({"dp": 1, "tp": 1}, OVER)],
 }
 
 
-def named(sizes):
+def mesh_name(sizes):
     return " x ".join(f"{axis} {size}" for axis, size in sizes.items())
 
 
 JOBS = [
-    driver_job(world, FUNCTION, {named(sizes): (sizes, over) for sizes, over in runs}, seconds=10.0)
+    driver_job(world, FUNCTION, {mesh_name(sizes): (sizes, over) for sizes, over in runs}, seconds=10.0)
     for world, runs in RUNS.items()
 ]
 
@@ -49,7 +49,7 @@ def other_products_are_refused(case, rank, result):
     expect(
         str(size) in refused and str(case.world) in refused,
         f"rank {rank} raised ValueError: {refused[:80]!r}, without {size} or without {case.world}",
-        "a message with the places of the mesh and the number of ranks",
+        "a message with the product of the sizes and the number of ranks",
     )
 
 
@@ -58,14 +58,14 @@ def a_group_per_entry(case, rank, result):
     expect(
         not result.get("returned"),
         f"rank {rank} returned {result.get('returned')}, not {len(case.args[rank][1])} process groups",
-        "one entry per entry of `over`, in their order; a rank that is alone is in a group as well",
+        "one group per entry of `over`, in their order; a rank that is alone is in a group as well",
     )
 
 
 @check("the last axis counts fastest, on one axis and over several")
 def the_right_ranks(records):
-    """Looks at all groups of all ranks, to say what they have in common."""
-    for case, rank, sizes, axes, ranks, answered in groups(records):
+    """The check of a group; where to look depends on the groups of all ranks."""
+    for case, rank, sizes, axes, ranks, answered in each_group(records):
         right, name = line_of(sizes, axes, rank), f"the group of rank {rank} over {' and '.join(axes)}"
         expect(ranks == right, f"{case.where}{name} has the ranks {ranks}, not {right}", lambda: where_to_look(records))
         expect(
@@ -80,7 +80,7 @@ def each_group_is_built_once(case, rank, result):
     sizes, over = case.args[rank]
     built = result.get("built", 0)
     expect(
-        built <= len(over) + len(sizes),  # one for each axis may come on top
+        built <= len(over) + len(sizes),  # one more for each axis is allowed
         f"rank {rank} is in {built} new groups; {len(over)} were asked for",
         "each group opens connections of its own: is it built once, or once for each of its ranks?",
     )
@@ -88,38 +88,38 @@ def each_group_is_built_once(case, rank, result):
 
 @check("no rank has to ask another one")
 def nothing_is_sent(case, rank, result):
-    if own := [operation for operation in case.operations[rank] if operation.line is not None]:
+    if started := [operation for operation in case.operations[rank] if operation.line is not None]:
         raise Wrong(
-            f"rank {rank} started {len(own)} operations, {own[0].op} first",
-            "every rank can compute the place of every other one",
+            f"rank {rank} started {len(started)} operations, {started[0].op} first",
+            "every rank can compute the coordinates of every other one",
         )
 
 
-def line_of(sizes, axes, rank, last_first=False):
-    """The ranks with the coordinates of `rank` on all axes but these. last_first: if the first axis counted fastest."""
-    coordinates = list(product(*map(range, reversed(sizes.values()) if last_first else sizes.values())))
-    names = list(reversed(sizes) if last_first else sizes)
+def line_of(sizes, axes, rank, first_fastest=False):
+    """The ranks with the coordinates of `rank` on all axes but these, if the last axis or the first counts fastest."""
+    names = list(reversed(sizes) if first_fastest else sizes)
+    coordinates = list(product(*(range(sizes[name]) for name in names)))
     fixed = [number for number, name in enumerate(names) if name not in axes]
-    return [other for other, own in enumerate(coordinates) if all(own[n] == coordinates[rank][n] for n in fixed)]
+    return [peer for peer, place in enumerate(coordinates) if all(place[n] == coordinates[rank][n] for n in fixed)]
 
 
 def where_to_look(records):
     """Where to look, by what all groups of all ranks have in common."""
-    built = [(sizes, axes, rank, ranks) for _, rank, sizes, axes, ranks, _ in groups(records)]
-    if all(ranks == line_of(sizes, axes, rank, last_first=True) for sizes, axes, rank, ranks in built):
+    built = [(sizes, axes, rank, ranks) for _, rank, sizes, axes, ranks, _ in each_group(records)]
+    if all(ranks == line_of(sizes, axes, rank, first_fastest=True) for sizes, axes, rank, ranks in built):
         return "which axis counts fastest: it is the last one"
     if all(ranks == line_of(sizes, set(sizes) - set(axes), rank) for sizes, axes, rank, ranks in built):
         return "along which axes the ranks of a group differ, and on which they agree"
     if all(any(ranks == line_of(sizes, [axis], rank) for axis in axes) for sizes, axes, rank, ranks in built):
         return "an entry with two axes: its group has the ranks that differ on either of them or on both"
     if all(len(ranks) == prod(sizes.values()) for sizes, _, _, ranks in built):
-        return "which group is returned: the one that new_group has given for these ranks"
+        return "which group is returned: the one that new_group returned for these ranks"
     if all(ranks == line_of(sizes, axes, rank) for sizes, axes, rank, ranks in built if len(axes) == 1):
         return "an entry with two axes: another axis may lie between them, and its groups need not be in a row"
     return "how many ranks one step along an axis is: the product of the sizes of all axes after it"
 
 
-def groups(records):
+def each_group(records):
     """Each group: the case, the rank, the sizes of the mesh, the axes, the ranks in it and those that answered."""
     for case in cases(records):
         for rank, (result, (sizes, over)) in enumerate(zip(case.results, case.args, strict=True)):

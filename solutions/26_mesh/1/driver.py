@@ -1,4 +1,4 @@
-"""Inside a rank, for 26.1: the groups that the answer builds, and who answers in each of them."""
+"""Inside a rank, for 26.1: the groups that the answer builds, and the ranks that answer in each of them."""
 
 import math
 
@@ -7,8 +7,11 @@ import torch.distributed as dist
 
 
 def drive(groups, sizes, over):
-    """By entry of `over`: the ranks of this rank's group as torch names them, and those that answered in it."""
-    old = memberships()
+    """By entry of `over` the ranks of this rank's group, as torch names them, and those that answered in it.
+
+    If any rank returned no groups or raised an error: what this rank did of that, {} if nothing.
+    """
+    old_count = group_count()
     try:
         built, result = groups(dict(sizes), [tuple(axes) for axes in over]), {}
         if not isinstance(built, list | tuple):
@@ -20,32 +23,29 @@ def drive(groups, sizes, over):
     except Exception as error:
         if math.prod(sizes.values()) == dist.get_world_size():
             raise
-        result = {"raised": type(error).__name__}  # where a ValueError is due, on every rank
-    strange = torch.tensor(len(result))
-    dist.all_reduce(strange)
-    if strange:  # on this rank or another one: then nobody communicates in these groups
+        result = {"raised": type(error).__name__}  # a ValueError would be right, on every rank
+    failures = torch.tensor(len(result))
+    dist.all_reduce(failures)
+    if failures:  # on any rank: then no rank communicates in these groups
         return result
     ranks = [sorted(dist.get_process_group_ranks(group)) for group in built]
-    return {"ranks": ranks, "built": memberships() - old, "answered": [*map(answers, built, ranks)]}
+    answered = list(map(answering_ranks, built, ranks))
+    return {"ranks": ranks, "built": group_count() - old_count, "answered": answered}
 
 
-def memberships():
-    """How many groups this rank is in."""
+def group_count():
+    """How many process groups this rank is in."""
     return len(dist.distributed_c10d._world.pg_map)
 
 
-def answers(group, ranks):
-    """The ranks that a gather in the group brings; None if the members do not agree on who belongs to it."""
+def answering_ranks(group, ranks):
+    """The ranks that an all-gather in the group brings; None, on all ranks, if members of a group disagree on it."""
+    world = dist.get_world_size()
     mask = torch.tensor(sum(2**rank for rank in ranks))
-    masks = [torch.zeros_like(mask) for _ in range(dist.get_world_size())]
+    masks = [torch.zeros_like(mask) for _ in range(world)]
     dist.all_gather(masks, mask)
-    masks = [own.item() for own in masks]
-    if any(
-        masks[other] != masks[rank]
-        for rank in range(len(masks))
-        for other in range(len(masks))
-        if masks[rank] >> other & 1
-    ) or not all(masks[rank] >> rank & 1 for rank in range(len(masks))):
+    members = [[peer for peer in range(world) if mask.item() >> peer & 1] for mask in masks]  # of each rank's group
+    if any(rank not in own or any(members[peer] != own for peer in own) for rank, own in enumerate(members)):
         return None
     parts = [torch.zeros((), dtype=torch.int64) for _ in ranks]
     dist.all_gather(parts, torch.tensor(dist.get_rank()), group=group)

@@ -1,4 +1,4 @@
-"""26.2: training on a mesh of dp and tp: which rank reads what, how a replica's loss is weighted, how a run resumes."""
+"""26.2: training on a mesh of dp and tp: the windows of a rank, the weight of a replica's loss, how a run resumes."""
 
 import math
 
@@ -10,7 +10,6 @@ FUNCTION = "Training"
 CLOSE = 1e-10
 # By number of ranks: (dp, tp) of the first mesh, and of the mesh on which the run goes on.
 RUNS = {1: [((1, 1), (1, 1))], 2: [((1, 2), (2, 1)), ((2, 1), (1, 2))], 4: [((2, 2), (4, 1)), ((4, 1), (2, 2))]}
-
 
 CALLS = {world: {"dp {} x tp {}".format(*meshes[0]): meshes for meshes in runs} for world, runs in RUNS.items()}
 JOBS = [driver_job(world, FUNCTION, CALLS[world], seconds=10.0, loads=("torch._dynamo",)) for world in RUNS]
@@ -25,13 +24,13 @@ def peers_on_tp_read_the_same(case):
                 report["windows"] == ranks[first]["windows"],
                 f"{moment(update, ranks)}rank {rank} read the windows {report['windows']}, and rank {first}, its peer "
                 f"on tp, {ranks[first]['windows']}",
-                "which of its numbers a rank takes its windows by: the one among all ranks, or that on an axis",
+                "which of its numbers decides which windows a rank reads: its global rank, or that on an axis",
             )
 
 
 @check("replicas divide the windows of an update")
 def replicas_share_the_windows(case):
-    for update, (dp, tp), ranks in updates(case, stops=[0]):
+    for update, (dp, tp), ranks in updates(case, meshes=[0]):
         read = windows_read(ranks, tp)
         expect(
             read == windows_of(update) and all(len(report["windows"]) == PER_UPDATE // dp for report in ranks),
@@ -42,10 +41,10 @@ def replicas_share_the_windows(case):
 
 @check("the weights are those of one process")
 def the_gradient_is_that_of_one_process(case):
-    for update, (_, tp), ranks in updates(case, stops=[0]):
+    for update, (_, tp), ranks in updates(case, meshes=[0]):
         for rank, report in enumerate(ranks):
             name, gap = report["gap"]
-            look_at = "which ranks hold the same numbers, and therefore add up gradients: those of which axis?"
+            look_at = "which ranks hold the same weights, and therefore add up gradients: those of which axis?"
             if tp == 1:
                 look_at = "how much a replica counts that has fewer targets than the others, or none"
             if tp == 1 and len({other["gap"][1] for other in ranks}) > 1:
@@ -61,7 +60,7 @@ def the_gradient_is_that_of_one_process(case):
 
 @check("the loss is that of one process, on every rank")
 def the_loss_is_that_of_one_process(case):
-    for update, _, ranks in updates(case, stops=[0]):
+    for update, _, ranks in updates(case, meshes=[0]):
         for rank, report in enumerate(ranks):
             loss, right = number(report["loss"]), report["right"]
             expect(
@@ -75,14 +74,14 @@ def the_loss_is_that_of_one_process(case):
 
 @check("another mesh goes on with the next windows")
 def it_goes_on_where_it_stopped(case):
-    for update, (_, tp), ranks in updates(case, stops=[1]):
+    for update, (_, tp), ranks in updates(case, meshes=[1]):
         read = windows_read(ranks, tp)
         expect(
             read == windows_of(update),
             f"{moment(update, ranks)}the replicas read {read}; the update has the windows {windows_of(update)}",
-            "what load_state_dict sets, and who reads it"
+            "what load_state_dict sets, and what reads it"
             if read == windows_of(update - UPDATES)
-            else "what is saved: it has to hold on another mesh, so neither windows of one rank, nor its place",
+            else "what is saved has to be true on another mesh: neither windows of one rank, nor its position",
         )
         worst = max(range(len(ranks)), key=lambda rank: ranks[rank]["gap"][1])
         name, gap = ranks[worst]["gap"]
@@ -95,11 +94,11 @@ def it_goes_on_where_it_stopped(case):
 
 @check("each gradient is sent once", [job for job in JOBS if job.world > 1])
 def each_gradient_is_sent_once(case, rank, result):
-    limit = 0
+    limit = 0  # bytes
     for report in result:
         dp, tp = report["mesh"]
-        layers = 2 * 8 * (PER_UPDATE // dp) * CONTEXT * WIDTH if tp > 1 else 0  # bytes sent over tp
-        limit += layers + 8 * report["numbers"] + 64
+        over_tp = 2 * 8 * (PER_UPDATE // dp) * CONTEXT * WIDTH if tp > 1 else 0
+        limit += over_tp + 8 * report["parameter_count"] + 64
     sent = sum(operation.bytes for operation in case.operations[rank] if operation.line is not None)
     expect(
         sent <= limit,
@@ -120,16 +119,16 @@ def windows_read(ranks, tp):
 
 
 def moment(update, ranks):
-    """ "in update 4, after a stop and on dp 4 x tp 1, " """
+    """The text for an update, such as "in update 4, after a stop and on dp 4 x tp 1, "."""
     if update < UPDATES:
         return f"in update {update + 1} "
     dp, tp = ranks[0]["mesh"]
     return f"in update {update + 1}, after a stop and on dp {dp} x tp {tp}, "
 
 
-def updates(case, stops=(0, 1)):
-    """(number, (dp, tp), reports by rank) of each update. stops: 0 for those on the first mesh, 1 on the second."""
+def updates(case, meshes=(0, 1)):
+    """(number, (dp, tp), reports by rank) of each update. meshes: 0 for those on the first mesh, 1 on the second."""
     for update in range(2 * UPDATES):
-        if update // UPDATES in stops:
+        if update // UPDATES in meshes:
             ranks = [result[update] for result in case.results]
             yield update, tuple(ranks[0]["mesh"]), ranks

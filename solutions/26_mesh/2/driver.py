@@ -1,4 +1,4 @@
-"""Inside a rank, for 26.2: training on a mesh, on another one after it, and in one process."""
+"""Inside a rank, for 26.2: training on a mesh, resumed on another one, and in one process."""
 
 from types import SimpleNamespace
 
@@ -35,7 +35,7 @@ def drive(build, *meshes):
                     "loss": loss,
                     "right": right,
                     "gap": model.gap(whole),
-                    "numbers": sum(p.numel() for p in model.parameters()),
+                    "parameter_count": sum(p.numel() for p in model.parameters()),
                 }
             )
         state = training.state_dict()
@@ -43,7 +43,7 @@ def drive(build, *meshes):
 
 
 def new_mesh(dp, tp):
-    """Axes dp and tp over all ranks, tp the last one, each with size, rank and group."""
+    """Axes dp and tp over all ranks, of which tp counts fastest; each has size, rank and group."""
     rank, grid = dist.get_rank(), torch.arange(dp * tp).view(dp, tp)
     groups = [[dist.new_group(line) for line in lines.tolist()] for lines in (grid.T, grid)]
     return SimpleNamespace(
@@ -53,6 +53,7 @@ def new_mesh(dp, tp):
 
 
 def one_process_update(whole, optimizer, update):
+    """One update of the whole model with the windows of all replicas; returns its loss."""
     inputs, targets = windows(list(range(update * PER_UPDATE, (update + 1) * PER_UPDATE)))
     loss = F.cross_entropy(whole(inputs).flatten(0, 1), targets.flatten(), ignore_index=-100)
     optimizer.zero_grad()
@@ -71,7 +72,7 @@ def windows(numbers):
 
 
 class Data:
-    """Windows by number; remembers which were asked for."""
+    """Returns windows by their numbers, and notes the numbers in `read`."""
 
     def __init__(self):
         self.read = []
