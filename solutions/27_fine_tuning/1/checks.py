@@ -50,11 +50,12 @@ def a_token_weighs_the_same_everywhere(case, rank, result):
     for index, (count, factor) in enumerate(zip(counts, factors, strict=True)):
         right = count * world / total
         if abs(factor - right) > 1e-6 * max(right, 1):
-            own, batches = sum(counts), sum(len(step[0]) for step in case.args)
+            equal_weight = world / sum(len(step[0]) for step in case.args)
+            mean_over_rank = count / sum(counts) if sum(counts) else 0.0
             mistakes = [
-                Mistake("the mean over micro-batches", world / batches, "a short micro-batch's tokens then weigh more"),
-                Mistake("without the world size", count / total, "DDP divides the sum of gradients by the ranks"),
-                Mistake("the mean over this rank's tokens", count / own if own else 0.0, "what the other ranks have"),
+                Mistake("the mean over micro-batches", equal_weight, "a short micro-batch's tokens then weigh more"),
+                Mistake("without the world size", count / total, "DDP divides the sum by the number of ranks"),
+                Mistake("the mean over this rank's tokens", mean_over_rank, "what the other ranks have"),
                 Mistake("the mean over this rank's tokens", 1 / len(counts), "what the other ranks have"),
             ]
             words, look = recognised(factor, mistakes, "a mean loss times its tokens is the sum of their losses")

@@ -29,7 +29,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "without_the_world_size", "forgets that DDP averages",
-        check="a_token_weighs_the_same_everywhere", says="without the world size", look="by the ranks", edit="""
+        check="a_token_weighs_the_same_everywhere", says="without the world size", look="by the number of ranks", edit="""
         -    return [count * dist.get_world_size() / total.item() for count in tokens]
         +    return [count / total.item() for count in tokens]
     """),

@@ -18,7 +18,7 @@ from ddp_course.grader.vocabulary import (
 
 FUNCTION = "dpo_loss"
 BETA = 0.5
-PAIRS = {  # of each rank
+PAIRS = {  # the number on each rank
     "as many everywhere": (3, 3),
     "rank 1 has more pairs": (1, 5),
     "rank 0 has none": (0, 4),
@@ -27,10 +27,10 @@ PAIRS = {  # of each rank
 
 
 def log_probabilities(rank, pairs):
-    """Log probabilities of the policy and of the reference: the chosen answers, then the rejected ones."""
+    """(policy, reference): the log probabilities of the chosen answers, then those of the rejected ones."""
     generator = torch.Generator().manual_seed(rank + 7 * pairs)
-    both = -30 * torch.rand(2, 2 * pairs, generator=generator, dtype=torch.float64)
-    return both[0], both[1]
+    policy, reference = -30 * torch.rand(2, 2 * pairs, generator=generator, dtype=torch.float64)
+    return policy, reference
 
 
 def calls(world):
@@ -45,7 +45,7 @@ JOBS = [Job(world, FUNCTION, calls(world), driver=True) for world in (2, 3)]
 
 
 def losses(args, sign=1, with_reference=True):
-    """The loss of each pair of a rank."""
+    """The loss of each pair of a rank; sign=-1 prefers the rejected answer."""
     policy, reference, beta = args
     chosen, rejected = (policy - reference * with_reference).chunk(2)
     return -F.logsigmoid(sign * beta * (chosen - rejected))
@@ -64,16 +64,18 @@ def a_number_on_every_rank(case, rank, result):
 @check("the average over ranks is the mean over all pairs")
 def a_pair_weighs_the_same_everywhere(case, rank, result):
     total = sum(len(args[0]) // 2 for args in case.args)
-    own, value = losses(case.args[rank]), number(result["loss"])
-    right = (own.sum() * case.world / total).item()
+    rank_losses, value = losses(case.args[rank]), number(result["loss"])
+    right = (rank_losses.sum() * case.world / total).item()
     if abs(value - right) > 1e-9 * max(right, 1):
-        without, turned = losses(case.args[rank], with_reference=False), losses(case.args[rank], sign=-1)
         scale = case.world / total
+        mean_over_rank = rank_losses.mean().item()
+        without_reference = losses(case.args[rank], with_reference=False).sum().item() * scale
+        swapped = losses(case.args[rank], sign=-1).sum().item() * scale
         mistakes = [
-            Mistake("the mean over this rank's pairs", own.mean().item(), "how many pairs the other ranks have"),
-            Mistake("without the reference", without.sum().item() * scale, "relative to which model the answer gains"),
-            Mistake("the rejected answer is preferred", turned.sum().item() * scale, "the order: chosen comes first"),
-            Mistake("without the world size", right / case.world, "DDP divides the sum of gradients by the ranks"),
+            Mistake("the mean over this rank's pairs", mean_over_rank, "how many pairs the other ranks have"),
+            Mistake("without the reference", without_reference, "relative to which model the answer gains"),
+            Mistake("the rejected answer is preferred", swapped, "the order: chosen comes first"),
+            Mistake("without the world size", right / case.world, "DDP divides the sum by the number of ranks"),
         ]
         words, look = recognised(value, mistakes, "the formula: -log sigmoid(beta * (gain of chosen - of rejected))")
         raise Wrong(f"rank {rank} returned {show(value)}, not {show(right)}{words}", look)
@@ -88,7 +90,7 @@ def the_gradient_flows(case, rank, result):
     expect(
         result["gradient"] is not None,
         f"backward of the loss on rank {rank}, which has {len(policy) // 2} pairs, gives policy no gradient",
-        "is what you return computed from policy? DDP waits for a gradient of every rank",
+        "is what you return computed from policy? DDP waits for a gradient from every rank",
     )
     expect(
         torch.allclose(result["gradient"], right, rtol=1e-9),

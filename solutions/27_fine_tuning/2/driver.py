@@ -4,6 +4,7 @@ import torch
 
 
 def drive(dpo_loss, policy, reference, beta):
+    """The learner's loss, and the gradient of `policy`; None if the loss is no number with a graph."""
     policy.requires_grad_()
     loss = dpo_loss(policy, reference, beta)
     if torch.is_tensor(loss) and loss.requires_grad and loss.numel() == 1:

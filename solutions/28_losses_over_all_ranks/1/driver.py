@@ -1,4 +1,4 @@
-"""Inside a rank, for 28.1: the loss of the learner's function, its gradients, and the largest tensor on the way."""
+"""Inside a rank, for 28.1: the loss of the learner's function, its gradients, and the largest tensor it makes."""
 
 import torch
 import torch.distributed as dist
@@ -9,7 +9,7 @@ WIDTH = 4
 
 
 class Largest(TorchDispatchMode):
-    """Notes the most elements that a tensor has which an operation returns."""
+    """Notes the number of elements of the largest tensor that an operation returns."""
 
     elements = 0
 
@@ -22,22 +22,23 @@ class Largest(TorchDispatchMode):
 
 def inputs(seed, rows, world):
     """Images and texts of the global batch, each of length 1, and the scale."""
-    numbers = torch.Generator().manual_seed(seed)
-    both = torch.randn(2, rows * world, WIDTH, dtype=torch.float64, generator=numbers)
+    generator = torch.Generator().manual_seed(seed)
+    both = torch.randn(2, rows * world, WIDTH, dtype=torch.float64, generator=generator)
     images, texts = both / both.norm(dim=2, keepdim=True)
     return images, texts, torch.tensor(5.0, dtype=torch.float64)
 
 
-def drive(function, seed, rows):
+def drive(contrastive_loss, seed, rows):
+    """The loss of this rank's rows, its gradients for images, texts and scale, and the size of the largest tensor."""
     rank, world = dist.get_rank(), dist.get_world_size()
     *both, scale = inputs(seed, rows, world)
     leaves = [part[rank * rows : (rank + 1) * rows].clone() for part in both] + [scale]
     leaves = [leaf.requires_grad_() for leaf in leaves]
     with Largest() as largest:
-        loss = function(*leaves)
+        loss = contrastive_loss(*leaves)
         loss.backward()
     images, texts, scale = (torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves)
-    # As the mean over the ranks brings them into the towers: each rank's part of the sum, divided by their number.
+    # DDP averages over the ranks: a tower gets the gradients of its rows divided by their number.
     return {
         "loss": loss.item(),
         "images": images / world,

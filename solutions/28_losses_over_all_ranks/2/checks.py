@@ -10,11 +10,11 @@ from .driver import features
 
 FUNCTION = "supervised_contrastive_loss"
 TEMPERATURE, CLOSE = 0.1, 1e-9  # float64
-CODE = 2**60  # labels may be hashes of names: as floating-point numbers of this size, neighbours are equal
+CODE = 2**60  # labels may be hashes: as floating-point numbers of this size, neighbours are equal
 
 
 def calls(world):
-    """Labels of all ranks, by what is special in them."""
+    """The calls of the learner's function: each scenario with the labels of all ranks."""
     generator = torch.Generator().manual_seed(world)
     random = torch.randint(3, (world, 6), generator=generator)
     all_different = torch.arange(6 * world).view(world, 6)
@@ -43,9 +43,9 @@ def per_row(rows, labels):
     return -log_p.masked_fill(~positive, 0).sum(1) / positive.sum(1).clamp(min=1), positive.any(1)
 
 
-def mean_loss(losses, counted):
+def mean_loss(losses, has_positive):
     """The mean over the rows that have a positive; 0 if none has."""
-    return losses.sum() / counted.sum().clamp(min=1)
+    return losses.sum() / has_positive.sum().clamp(min=1)
 
 
 def one_process(case):
@@ -60,9 +60,9 @@ def expect_the_loss(case, look_at):
     """Raise Wrong unless the mean of the ranks' losses is that of one process."""
     loss, right = sum(result["loss"] for result in case.results) / case.world, one_process(case)[0]
     rows, labels = features(len(case.args[0][0]), case.world), [labels for (labels,) in case.args]
-    own_columns = [mean_loss(*per_row(*own)).item() for own in zip(rows.chunk(case.world), labels, strict=True)]
-    losses, counted = (part.chunk(case.world) for part in per_row(rows, torch.cat(labels)))
-    means = [mean_loss(*own).item() for own in zip(losses, counted, strict=True)]
+    own_columns = [mean_loss(*per_row(*part)).item() for part in zip(rows.chunk(case.world), labels, strict=True)]
+    losses, has_positive = (part.chunk(case.world) for part in per_row(rows, torch.cat(labels)))
+    means = [mean_loss(*part).item() for part in zip(losses, has_positive, strict=True)]
     mistakes = (
         Mistake(
             "that of rows compared with their own rank's only",

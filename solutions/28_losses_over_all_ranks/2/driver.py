@@ -11,11 +11,11 @@ def features(rows, world):
     return values / values.norm(dim=1, keepdim=True)
 
 
-def drive(function, labels):
+def drive(supervised_contrastive_loss, labels):
     """The loss of the learner's function for this rank's rows, and its gradient for them; labels: those of the rows."""
     rank, world, rows = dist.get_rank(), dist.get_world_size(), len(labels)
-    own = features(rows, world)[rank * rows : (rank + 1) * rows].clone().requires_grad_()
-    loss = function(own, labels)
+    leaf = features(rows, world)[rank * rows : (rank + 1) * rows].clone().requires_grad_()
+    loss = supervised_contrastive_loss(leaf, labels)
     loss.backward()
-    # As the mean over the ranks brings it into the network: each rank's part of the sum, divided by their number.
-    return {"loss": loss.item(), "gradient": (torch.zeros_like(own) if own.grad is None else own.grad) / world}
+    # DDP averages over the ranks: the network gets the gradient of its rows divided by their number.
+    return {"loss": loss.item(), "gradient": (torch.zeros_like(leaf) if leaf.grad is None else leaf.grad) / world}

@@ -2,10 +2,10 @@
 
 from ddp_course.grader.vocabulary import Mistake, check, driver_job, expect, recognised
 
-from .driver import teaching
+from .driver import teaching_groups
 
 FUNCTION = "fill"
-SCENARIOS = {
+SCENARIOS = {  # the seed, the groups of a batch, the chance of each rank that a group teaches
     "ranks alike": (1, 10, (0.4, 0.4, 0.4)),
     "ranks unlike": (2, 13, (0.7, 0.2, 0.4)),
     "the last rank finds hardly any": (3, 6, (0.5, 0.05, 0.05)),
@@ -15,11 +15,11 @@ JOBS = [driver_job(world, FUNCTION, SCENARIOS) for world in (2, 3, 1)]
 
 def right_answer(case):
     """The rounds that it takes, the numbers of the batch in order, and how many groups these rounds give."""
-    seed, wanted, shares = case.args[0]
+    seed, wanted, chances = case.args[0]
     numbers, rounds = [], 0
     while len(numbers) < wanted:
         for rank in range(case.world):
-            numbers += teaching(seed, rounds, shares, rank, case.world)
+            numbers += teaching_groups(seed, rounds, chances, rank, case.world)
         rounds += 1
     return rounds, sorted(numbers)[:wanted], len(numbers)
 
@@ -30,16 +30,16 @@ def the_ranks_stop_together(case, rank, result):
     expect(
         result["turns"] == list(range(rounds)),
         f"rank {rank} drew the rounds {result['turns']}; all ranks' groups fill the batch with round {rounds - 1}",
-        "whose groups the decision to stop counts",
+        "whose groups count in the decision to stop",
     )
 
 
 @check("the ranks' groups are the first that teach, by number")
 def the_batch_is_the_first_groups(case, rank, result):
     _, batch, group_count = right_answer(case)
-    seed, _, shares = case.args[0]
-    own = [n for turn in result["turns"] for n in teaching(seed, turn, shares, rank, case.world)]
-    right = [number for number in batch if number in own]
+    seed, _, chances = case.args[0]
+    drawn = {number for turn in result["turns"] for number in teaching_groups(seed, turn, chances, rank, case.world)}
+    right = [number for number in batch if number in drawn]
     expect(
         sorted(result["numbers"]) == right,
         f"rank {rank} returned the groups {sorted(result['numbers'])}; of the first {len(batch)} it has {right}",
@@ -55,9 +55,9 @@ def the_divisor_is_global(case, rank, result):
         Mistake("its own groups", len(result["numbers"]), "what DDP's mean over the ranks does to such a divisor"),
         Mistake("all that were found", group_count, "whether groups beyond the batch are learnt from"),
     )
-    words, look_at = recognised(result["count"], mistakes, "how many groups the ranks learn from together")
+    words, look_at = recognised(result["divisor"], mistakes, "from how many groups all ranks learn")
     expect(
-        result["count"] == len(batch),
-        f"rank {rank} divides by {result['count']}; the batch has {len(batch)} groups{words}",
+        result["divisor"] == len(batch),
+        f"rank {rank} divides by {result['divisor']}; the batch has {len(batch)} groups{words}",
         look_at,
     )

@@ -7,18 +7,19 @@ import torch.distributed as dist
 PER_ROUND = 12  # groups that all ranks sample together
 
 
-def teaching(seed, turn, shares, rank, world):
-    """The numbers of a rank's groups of a round that teach; `shares` is the chance of a group, by rank."""
+def teaching_groups(seed, turn, chances, rank, world):
+    """The numbers of a rank's groups of round `turn` that teach. chances: that a group teaches, for each rank."""
     numbers = range(turn * PER_ROUND + rank, (turn + 1) * PER_ROUND, world)
-    return [number for number in numbers if random.Random(1000 * seed + number).random() < shares[rank]]
+    return [number for number in numbers if random.Random(1000 * seed + number).random() < chances[rank]]
 
 
-def drive(function, seed, wanted, shares):
+def drive(fill, seed, wanted, chances):
+    """The numbers and the divisor that the learner's fill returns, and the rounds for which it calls `draw`."""
     turns = []
 
     def draw(turn):
         turns.append(turn)
-        return teaching(seed, turn, shares, dist.get_rank(), dist.get_world_size())
+        return teaching_groups(seed, turn, chances, dist.get_rank(), dist.get_world_size())
 
-    numbers, count = function(draw, wanted)
-    return {"numbers": list(numbers), "count": count, "turns": turns}
+    numbers, divisor = fill(draw, wanted)
+    return {"numbers": list(numbers), "divisor": divisor, "turns": turns}
