@@ -22,7 +22,7 @@ ANSWERS = (
         +    return rank != 0 or gap.item() < 1e-10
     """),
     WrongAnswer(
-        "detector_takes_a_thousandth", "the detector takes a thousandth for nothing",
+        "detector_takes_a_thousandth", "the detector tolerates a gap of a thousandth",
         check="what_is_broken_is_seen", says="by 1e-6", edit="""
         -    return gap.item() < 1e-10
         +    return gap.item() < 1e-3
@@ -100,7 +100,7 @@ ANSWERS = (
             table -= lr * torch.sign(total)
     '''),
     RightAnswer(
-        "gathers_objects", "dictionaries of sums, gathered as objects; rank 0 judges and tells the others",
+        "gathers_objects", "dictionaries of sums, gathered as objects; rank 0 judges and broadcasts its verdict",
         text="""
         import torch
         import torch.distributed as dist
@@ -137,7 +137,7 @@ ANSWERS = (
             joint(table, pairs, lr)
     """),
     RightAnswer(
-        "sparse_tensors", "sums in a sparse tensor; the detector makes the one process of a table that is dense",
+        "sparse_tensors", "sums in a sparse tensor",
         edit="""
         -    rows, positions = ids.unique(return_inverse=True)
         -    total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, positions, gradients)

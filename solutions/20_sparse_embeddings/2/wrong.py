@@ -4,7 +4,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "detector_allows_behind_the_end", "the detector slices a list, which cuts off what lies behind its end",
+        "detector_allows_behind_the_end", "the detector slices a list, which ignores examples behind its end",
         check="unsound_shares_are_seen", says="cut as if it were full", edit="""
         -                if len({len(share) for share in pairs}) > 1:
         -                    return False
@@ -17,7 +17,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "detector_asks_for_the_set",
-        "the detector compares sets, in which an example that is there twice is there once",
+        "the detector compares sets, in which a repeated example counts once",
         check="unsound_shares_are_seen", says="begins earlier", edit="""
         -                if sorted(i for start, end in flat for i in range(start, end)) != list(range(total)):
         +                if {i for start, end in flat for i in range(start, end)} != set(range(total)):
@@ -30,7 +30,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "detector_wants_it_in_order",
-        "the detector wants rank 0 to begin and each rank to go on where the one before ended",
+        "the detector requires that each rank continues where the one before ended",
         check="sound_shares_pass", says="one run of the test set", edit="""
          import torch.distributed as dist
         +
@@ -63,7 +63,7 @@ ANSWERS = (
         +    dist.reduce(sums, dst=0)
     """),
     WrongAnswer(
-        "mean_of_no_losses", "the mean of an empty share is not a number, and spreads",
+        "mean_of_no_losses", "the mean of an empty share is NaN, and so is the sum",
         check="metrics_are_exact_on_every_rank", says="nan", edit="""
         -        sums += torch.stack([losses.sum(), right.sum(), torch.tensor(end - start)])
         +        sums += torch.stack([losses.mean() * (end - start), right.sum(), torch.tensor(end - start)])
@@ -117,7 +117,7 @@ ANSWERS = (
 
 
         def is_sound(shares):
-            """Three sizes are enough, if nothing in them divides anything else."""
+            """A few sizes are enough, if in most of them nothing divides anything else."""
             for total, batch, world in ((23, 7, 4), (5, 11, 3), (9, 7, 2), (1, 2, 5), (30, 5, 1), (12, 12, 5), (16, 6, 4), (0, 1, 2)):
                 free = torch.ones(total + 1)
                 free[total] = 0

@@ -39,7 +39,7 @@ ANSWERS = (
         +    counts.insert(0, counts.pop(rank))
     """),
     WrongAnswer(
-        "marks_rows_in_a_mask", "sends little, and finds the used rows with a truth value for each row of the table",
+        "marks_rows_in_a_mask", "sends little, and finds the used rows by a mask over all rows of the table",
         check="work_is_that_of_the_batch", says="made a tensor of", edit="""
         -        rows, positions = ids.unique(return_inverse=True)
         +        mask = torch.zeros(len(self.table), dtype=torch.bool)
@@ -61,13 +61,13 @@ ANSWERS = (
                  ids, gradients = everyones_rows(torch.cat(ids)), everyones_rows(torch.cat(gradients))
     """),
     WrongAnswer(
-        "padding_decays_row_0", "what is padding is not cut off, and decays row 0",
+        "padding_decays_row_0", "does not cut off the padding, which decays row 0",
         check="only_used_rows_move", says="moved row 0", edit="""
         -    return torch.cat([part[: int(count)] for part, count in zip(received, counts, strict=True)])
         +    return torch.cat(received)
     """),
     WrongAnswer(
-        "remembers_all_steps", "never forgets what was used",
+        "remembers_all_steps", "never forgets the rows of older steps",
         check="only_used_rows_move", says="step 2 moved row", edit="""
                          gradients.append(vectors.grad)
         -        self.used = []
@@ -137,7 +137,7 @@ ANSWERS = (
     """),
     RightAnswer(
         "gathers_objects",
-        "hooks collect the gradients by row in a dictionary; one all_gather_object; rank 0 adds and broadcasts the moves",
+        "hooks collect the gradients by row in a dictionary; one gather_object; rank 0 adds up and broadcasts the signs",
         text="""
         import torch
         import torch.distributed as dist

@@ -8,7 +8,7 @@ ANSWERS = (
     +        size = -(-self.bounds[-1] // dist.get_world_size())
     +        self.sent = (ids // size).bincount(minlength=dist.get_world_size()).tolist()
     """),
-    WrongAnswer("unsorted", "leaves the order of owners", check="lookup_returns_the_rows", says="[1, 5, 3]", edit="""
+    WrongAnswer("unsorted", "returns the rows by owner", check="lookup_returns_the_rows", says="[1, 5, 3]", edit="""
     -        return exchange(self.shard[self.asked], self.received, self.sent)[self.position]
     +        return exchange(self.shard[self.asked], self.received, self.sent)
     """),
@@ -20,7 +20,7 @@ ANSWERS = (
     -        self.accumulator[rows] += total.square().mean(dim=1)
     +        self.accumulator.index_add_(0, self.asked, arrived.square().mean(dim=1))
     """),
-    WrongAnswer("last_rank_wins", "loses other ranks' moves", check="equals_one_process", says="step 0 row", edit="""
+    WrongAnswer("last_rank_wins", "keeps one rank's moves", check="equals_one_process", says="step 0 row", edit="""
     -        self.shard[rows] -= self.lr * total / (self.accumulator[rows].sqrt() + 1e-8)[:, None]
     +        self.shard[self.asked] -= self.lr * arrived / (self.accumulator[self.asked].sqrt() + 1e-8)[:, None]
     """),

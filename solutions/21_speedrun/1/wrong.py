@@ -17,19 +17,19 @@ ANSWERS = (
         +    return gain.low > 0 and better.low > 0, gain._replace(mean=sum(means) / len(means)), better
     """),
     WrongAnswer(
-        "over_pairs", "draws pairs anew, not files",
+        "over_pairs", "resamples pairs, not files",
         check="the_gains_are_global", says="few files): the gain on pairs", look="a file's pairs", edit="""
         -    gain, better = cluster_interval(gains, files), cluster_interval(prompts, range(len(prompts)))
         +    gain, better = (cluster_interval(values, range(len(values))) for values in (gains, prompts))
     """),
     WrongAnswer(
-        "pairs_alone", "does not ask the policy's texts",
+        "pairs_alone", "ignores the policy's texts",
         check="the_verdict_is_right", says="accepted the judge that remembers the pairs", look="which ends", edit="""
         -    return gain.low > 0 and better.low > 0, gain, better
         +    return gain.low > 0, gain, better
     """),
     WrongAnswer(
-        "means_alone", "looks at the means",
+        "means_alone", "accepts by the means, without their intervals",
         check="the_verdict_is_right", says="accepted the judge that is good in most", look="which ends", edit="""
         -    return gain.low > 0 and better.low > 0, gain, better
         +    return gain.mean > 0 and better.mean > 0, gain, better

@@ -21,7 +21,7 @@ ANSWERS = (
                 return self.second(F.silu(gate) * up)
     '''),
     WrongAnswer(
-        "cut_as_one", "cuts the fused weight as one matrix: rank 0 has gate alone, rank 1 up",
+        "cut_as_one", "cuts the fused weight as one matrix: rank 0 has gate only, rank 1 up",
         check="the_output_is_that_of_one_process", says="the output is", look="which rows of the first layer", edit="""
         -            return nn.Parameter(torch.cat([half.chunk(world)[rank] for half in fused.detach().chunk(2)]))
         +            return nn.Parameter(fused.detach().chunk(world)[rank].clone())
@@ -61,7 +61,7 @@ ANSWERS = (
         +        gate, up = F.linear(Enter.apply(x), self.first_weight, self.first_bias.detach()).chunk(2, -1)
     """),
     WrongAnswer(
-        "enters_twice", "lets x in once for gate and once for up, whose gradients are then sent one by one",
+        "enters_twice", "applies Enter to x once for gate and once for up, and so sends two gradients of x",
         check="one_message_each_way", says="the output and the gradient of the input are", look="the gradient of x, once",
         edit="""
         -        gate, up = F.linear(Enter.apply(x), self.first_weight, self.first_bias).chunk(2, -1)
@@ -78,7 +78,7 @@ ANSWERS = (
         +        return Leave.apply(F.linear(hidden, self.second_weight)) + self.second_bias
     """),
     RightAnswer(
-        "a_hook", "three weights instead of one, a hook on the input, and an addend without a gradient", text='''
+        "a_hook", "separate weights for gate and up, a hook on the input, and the other ranks' parts added without a gradient", text='''
         import torch.distributed as dist
         import torch.nn.functional as F
         from torch import nn

@@ -4,7 +4,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "all_counted_on_every_rank", "adds up everybody's squares, so that whole weights count once per rank",
+        "all_counted_on_every_rank", "adds up the squares of all weights over the ranks, so that whole weights count once per rank",
         check="the_norm_is_that_of_one_process", says="clip returned", look="those of whole weights count once", edit="""
         -        squares = of_cut if parameter.cut else of_whole
         +        squares = of_cut
@@ -16,21 +16,21 @@ ANSWERS = (
         -    dist.all_reduce(of_cut)
     """),
     WrongAnswer(
-        "clips_upwards", "makes a gradient larger that is below the limit",
+        "clips_upwards", "enlarges gradients whose norm is below the limit",
         check="the_gradients_are_those_of_one_process", says="(a limit that is not reached): the gradient of first",
         look="never more than 1", edit="""
         -    if norm > max_norm:
         +    if norm > 0:
     """),
     WrongAnswer(
-        "scales_what_is_cut", "scales the cut weights alone",
+        "scales_what_is_cut", "scales the gradients of the cut weights only",
         check="the_gradients_are_those_of_one_process", says="(a small limit): the gradient of norm", look="one factor",
         edit="""
         -            parameter.grad *= max_norm / norm
         +            parameter.grad *= max_norm / norm if parameter.cut else 1.0
     """),
     WrongAnswer(
-        "added_in_an_order_of_its_own", "each rank adds up the parts of the others beginning with itself",
+        "added_in_an_order_of_its_own", "each rank adds up the ranks' parts beginning with its own",
         check="whole_gradients_stay_equal", says="differs from rank 0's by a rounding", look="the order", edit="""
         -    dist.all_reduce(of_cut)
         -    norm = (of_cut + of_whole).sqrt().item()

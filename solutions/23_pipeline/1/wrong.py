@@ -42,7 +42,7 @@ ANSWERS = (
         +    stage.zero_grad()
     """),
     WrongAnswer(
-        "the_last_one_first", "takes the micro-batch that it has computed last, and not the one that has come back",
+        "the_last_one_first", "runs backward for the micro-batch of the last forward, not for the one whose gradient has arrived",
         state="crashed", check="raises", says="(3 micro-batches of 3, 1 and 2 samples): rank 0 raised RuntimeError: Mismatch",
         edit="""
         -        x, y = activations.pop(number)
@@ -107,7 +107,7 @@ ANSWERS = (
         +            sends.append(dist.isend(padded(x.grad), rank - 1))
     """),
     WrongAnswer(
-        "meets_after_each_batch", "lets all ranks wait for each other when a batch is through",
+        "meets_after_each_batch", "ends each batch with a barrier",
         check="each_number_is_sent_once", says="rank 0 started a barrier", look="waits for what it receives", edit="""
         -    for send in sends:
         -        send.wait()
@@ -116,7 +116,7 @@ ANSWERS = (
         +    dist.barrier()
     """),
     WrongAnswer(
-        "sends_that_wait", "waits for the receiver of each tensor, who is sending as well",
+        "sends_that_wait", "uses blocking sends, whose receivers are sending as well",
         check="does not end", says="rank 1 was in send to rank 0", look="who receives while all of them send", edit="""
         -            sends.append(dist.isend(y.detach(), rank + 1))
         +            dist.send(y.detach(), rank + 1)
@@ -125,7 +125,7 @@ ANSWERS = (
         +            dist.send(x.grad, rank - 1)
     """),
     WrongAnswer(
-        "as_many_as_ranks", "expects a micro-batch for each rank at least",
+        "as_many_as_ranks", "expects at least one micro-batch per rank",
         state="crashed", check="raises", says="with 3 ranks (1 micro-batch): rank 0 raised IndexError", look="inputs[number]",
         edit="""
         -    ahead = min(ranks - 1 - rank, len(inputs))
@@ -133,7 +133,7 @@ ANSWERS = (
     """),
     RightAnswer(
         "a_list_and_autograd_grad",
-        "writes the order down first, has all activations on their way from the start, and adds the gradients itself",
+        "lists the order first, starts all receives of activations at once, and adds up the gradients itself",
         text='''
         import torch
         import torch.distributed as dist

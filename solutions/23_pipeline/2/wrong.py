@@ -29,20 +29,20 @@ ANSWERS = (
         +        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / self.count
     """),
     WrongAnswer(
-        "padding_counts_too", "divides by all places of the batch, filled or not",
+        "padding_counts_too", "divides by the number of all tokens, padding included",
         check="every_target_counts_the_same", says="(padded): after the first update", look="a mean of means", edit="""
         -        self.count = (targets != -100).sum()
         +        self.count = targets.numel()
     """),
     WrongAnswer(
-        "two_tables", "mends the loss alone",
+        "two_tables", "repairs the loss only",
         check="both_copies_get_the_whole_gradient", says="(no padding): after the first update the table of rank 0",
         look="in one process the table gets", edit="""
         -        if self.rank in (0, self.ranks - 1):
         -            dist.all_reduce(self.stage.table.grad, group=self.ends)
     """),
     WrongAnswer(
-        "the_average_of_both", "averages the two gradients, as DDP would: they are parts, and not of two samples",
+        "the_average_of_both", "averages the two gradients, as DDP does, though they are two parts of one sum",
         check="both_copies_get_the_whole_gradient", says="(no padding): after the first update the table", edit="""
         -            dist.all_reduce(self.stage.table.grad, group=self.ends)
         +            dist.all_reduce(self.stage.table.grad, op=dist.ReduceOp.AVG, group=self.ends)
@@ -54,12 +54,12 @@ ANSWERS = (
         +        self.count = getattr(self, "count", None) or (targets != -100).sum()
     """),
     WrongAnswer(
-        "gradients_of_all_batches", "never sets the gradients back",
+        "gradients_of_all_batches", "never zeroes the gradients",
         check="it_learns_as_one_process_does", says="(no padding): after update 1", look="and its gradients", edit="""
         -        self.optimizer.zero_grad()
     """),
     WrongAnswer(
-        "gradient_and_table", "adds up the gradients, and sends the table as well, so as to be sure",
+        "gradient_and_table", "adds up the gradients, and broadcasts the table as well",
         check="only_the_ends_send_the_table", says="rank 0 handed over", look="its gradient, once", edit="""
         -        self.optimizer.step()
         +        self.optimizer.step()
@@ -67,7 +67,7 @@ ANSWERS = (
         +            dist.broadcast(self.stage.table.data, src=0, group=self.ends)
     """),
     WrongAnswer(
-        "counts_by_message", "lets all ranks agree on the number of targets, which each of them can count",
+        "counts_by_message", "all-reduces the number of targets, which each rank can count",
         check="only_the_ends_send_the_table", says="rank 1, between the ends, took part in all_reduce",
         look="can count its targets", edit="""
         -        self.count = (targets != -100).sum()

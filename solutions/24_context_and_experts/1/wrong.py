@@ -41,7 +41,7 @@ ANSWERS = (
         +    top = lse_a.detach()
     """),
     WrongAnswer(
-        "neither_forgotten", "right where one block is masked, NaN where both are",
+        "neither_forgotten", "is right where one block is masked, and NaN where both are",
         check="masked_blocks_count_nothing", says="8 numbers of out and lse are NaN", look="-inf minus -inf",
         text='''
         import torch
@@ -60,7 +60,7 @@ ANSWERS = (
         +    top = torch.maximum(lse_a, lse_b).detach()
     """),
     WrongAnswer(
-        "log_of_zero", "fills in what comes out of log(0), and not what goes in",
+        "log_of_zero", "masks the result of log(0), not its argument",
         check="the_gradients_are_right", says="is missing or not finite", look="the gradient of log(0)", edit="""
         -    total = total.masked_fill(nothing, 1)
         -    out = (a[..., None] * out_a + b[..., None] * out_b) / total[..., None]
@@ -73,7 +73,7 @@ ANSWERS = (
         +    a, b = torch.exp(lse_a - top).detach(), torch.exp(lse_b - top).detach()
     """),
     WrongAnswer(
-        "added_over_the_ranks", "adds up over the ranks as well, each of which has other queries",
+        "added_over_the_ranks", "averages the output over the ranks as well, which have different queries",
         check="a_ring_equals_one_process", says="(a ring, in blocks): out on rank 0 is", look="this rank's queries", edit="""
         +import torch.distributed as dist
          import torch

@@ -17,7 +17,7 @@ ANSWERS = (
         +        return whole
     """),
     WrongAnswer(
-        "blocks_of_equal_work", "cuts into blocks with as many pairs each, which have not as many tokens",
+        "blocks_of_equal_work", "cuts into blocks of equally many pairs, which have different numbers of tokens",
         check="raises", state="crashed", says="ValueError: model got tokens of shapes [[4, 11], [4, 5]], by rank", edit="""
         -        chunks = whole.chunk(2 * world, -1)
         -        return torch.cat([chunks[rank], chunks[-1 - rank]], -1)  # an early and a late chunk, for equal work
@@ -32,7 +32,7 @@ ANSWERS = (
         +        return whole.chunk(world, -1)[rank]
     """),
     WrongAnswer(
-        "a_target_for_the_last", "rolls the windows, so that the last token is to give the first one",
+        "a_target_for_the_last", "rolls the windows, so that the target of the last token is the first one",
         check="the_loss_is_that_of_one_process", says=", with the first token as the target of the last", look="has none",
         edit="""
         -    targets = F.pad(windows[:, 1:], (0, 1), value=PAD)
@@ -61,7 +61,7 @@ ANSWERS = (
         +    (loss * count / own(targets).ne(PAD).sum().clamp(min=1)).backward()
     """),
     WrongAnswer(
-        "no_target_no_backward", "leaves backward out where a rank has no target, and the other waits there; each early "
+        "no_target_no_backward", "skips backward on a rank without a target, for which the other waits; pairs each early "
         "token with its mirror image",
         check="dies", state="crashed", says="(windows of 2, 1, 2 and 1 tokens): rank 1 was killed by SIGABRT in all_reduce",
         edit="""
@@ -79,7 +79,7 @@ ANSWERS = (
         +    loss = loss.detach()
     """),
     WrongAnswer(
-        "half_of_the_bytes", "sends its gradients in float32, and adds what comes to its own in float64",
+        "half_of_the_bytes", "sends its gradients in float32, and adds the received ones to its own in float64",
         check="the_ranks_agree_to_the_last_bit", says="by a rounding", look="the one that it has sent", edit="""
         -    for tensor in [loss, *(parameter.grad for parameter in model.parameters())]:
         -        dist.all_reduce(tensor)
@@ -90,7 +90,7 @@ ANSWERS = (
         +        parameter.grad += sum(part for other, part in enumerate(both) if other != rank)
     """),
     RightAnswer(
-        "striped", "gives every rank each N-th token, as Striped Attention does, and counts the targets by a message",
+        "striped", "gives every rank each N-th token, as Striped Attention does, and all-reduces the number of targets",
         text='''
         import torch
         import torch.distributed as dist

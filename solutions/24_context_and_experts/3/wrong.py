@@ -4,7 +4,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "sorted_on_arrival", "takes what arrives as sorted by expert, where each rank's rows are",
+        "sorted_on_arrival", "takes all received rows as sorted by expert, though only those of each rank are",
         check="each_expert_computes_what_chose_it", says="which have not chosen it", look="which row is for which expert",
         edit="""
         -    arrived = own.repeat(world).repeat_interleave(counts[:, own].flatten())  # the expert of each row
@@ -18,7 +18,7 @@ ANSWERS = (
         +            done[part] = expert(rows[part])
     """),
     WrongAnswer(
-        "sorted_once_more", "sorts again, where the inverse would be right",
+        "sorted_once_more", "sorts once more instead of applying the inverse permutation",
         check="the_output_is_that_of_one_process", says="the output on rank 0 is", look="each is one choice of a token",
         edit="""
         -    outputs = torch.zeros_like(back)
@@ -56,7 +56,7 @@ ANSWERS = (
         +    pairs = chosen.flatten()
     """),
     WrongAnswer(
-        "minus_one", "leaves the width to view(), which cannot compute it from no numbers",
+        "minus_one", "lets view() infer the width, which fails without rows",
         check="raises", state="crashed", says="(rank 1 has no tokens): rank 1 raised RuntimeError: cannot reshape", edit="""
         -    return (weights[..., None] * outputs.view(*chosen.shape, x.shape[1])).sum(1)
         +    return (weights[..., None] * outputs.view(*chosen.shape, -1)).sum(1)
@@ -76,7 +76,7 @@ ANSWERS = (
                  done[arrived == number] = expert(rows[arrived == number])
     """),
     WrongAnswer(
-        "filled_up", "fills every part up to the largest, so that all are equal",
+        "filled_up", "pads every part to the size of the largest",
         check="only_what_is_needed_travels", says="rank 0 sent", look="nothing is filled up", edit="""
         -    got = rows.new_empty(sum(receive), rows.shape[1])
         -    dist.all_to_all_single(got, rows.contiguous(), receive, send)
@@ -91,7 +91,7 @@ ANSWERS = (
         +    return torch.cat([part[:count] for part, count in zip(got, receive)])
     """),
     WrongAnswer(
-        "gathered", "gives all rows to all ranks, which take what is for them",
+        "gathered", "gathers all rows on all ranks, each of which takes those for its experts",
         check="only_what_is_needed_travels", says="bytes to all_gather", look="the ranks of its experts only", edit="""
         -    got = rows.new_empty(sum(receive), rows.shape[1])
         -    dist.all_to_all_single(got, rows.contiguous(), receive, send)

@@ -37,7 +37,7 @@ ANSWERS = (
         +        self.updates += 1
     """),
     WrongAnswer(
-        "asks_each_time", "asks all others at every update whether they meet now",
+        "asks_each_time", "all-reduces at every update whether to meet",
         check="they_meet_when_they_should", says="rank 0 started 3 operations, all_reduce first",
         look="between two meetings", edit="""
         -        if self.updates % self.every == 0:
@@ -67,7 +67,7 @@ ANSWERS = (
         +        self.inner = inner
     """),
     WrongAnswer(
-        "added_in_an_order_of_its_own", "adds up the ways beginning with its own",
+        "added_in_an_order_of_its_own", "adds up the weights beginning with its own",
         check="the_workers_agree", says="differ from rank 0's by a rounding", look="the order", edit="""
         -            dist.all_reduce(parameter, op=dist.ReduceOp.AVG)
         +            world, total = dist.get_world_size(), torch.zeros_like(parameter)
@@ -78,7 +78,7 @@ ANSWERS = (
         +            parameter.copy_(total / world)
     """),
     WrongAnswer(
-        "sends_the_result_again", "lets rank 0 send the new weights as well, to be sure",
+        "sends_the_result_again", "broadcasts the new weights of rank 0 as well",
         check="each_weight_is_sent_once", says="bytes in 3 meetings", look="know already", edit="""
                  for parameter, common in zip(self.local, self.common, strict=True):
         +            dist.broadcast(parameter, src=0)
@@ -92,7 +92,7 @@ ANSWERS = (
         +        self.outer = torch.optim.SGD(self.local, lr if momentum else 1.0, momentum, nesterov=momentum > 0)
     """),
     RightAnswer(
-        "means_of_what_each_computes", "each worker takes an outer step by its own way; the results are averaged", text='''
+        "means_of_what_each_computes", "each worker takes an outer step by its own movement; the results are averaged", text='''
         import torch
         import torch.distributed as dist
         from torch.nn.utils import parameters_to_vector, vector_to_parameters

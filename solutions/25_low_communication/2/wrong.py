@@ -56,7 +56,7 @@ ANSWERS = (
         +        for number, parameter in enumerate(p for p in self.parameters if p.grad is not None):
     """),
     WrongAnswer(
-        "none_is_zero", "takes no gradient for zeros, and sends what was kept",
+        "none_is_zero", "treats a missing gradient as zeros, and sends kept numbers",
         check="a_parameter_without_a_gradient_waits", says="is there, though it had none", look=".grad is None", edit="""
         -                continue
         +                parameter.grad = torch.zeros_like(parameter)
@@ -84,7 +84,7 @@ ANSWERS = (
         +            dist.all_reduce(mean, op=dist.ReduceOp.AVG)
     """),
     WrongAnswer(
-        "all_as_large_as_the_kth", "sends all numbers that are not smaller than the k-th, also if they are many alike",
+        "all_as_large_as_the_kth", "sends all numbers that are not smaller than the k-th, also if many are equal",
         check="little_is_sent", says="(fewer than k numbers of a gradient are not zero): rank 0 handed over",
         look="if several are equally large", edit="""
         -            largest = total.abs().topk(min(self.k, total.numel())).indices
@@ -92,13 +92,13 @@ ANSWERS = (
         +            [largest] = torch.where(total.abs() >= kth)
     """),
     WrongAnswer(
-        "all_as_large_are_gone", "sends k numbers, and keeps none that is as large as the smallest of them",
+        "all_as_large_are_gone", "sends k numbers, and drops all others that are as large as the smallest of them",
         check="nothing_is_lost", says="(many numbers are equally large): after update 1", look="as large as", edit="""
         -            total[largest] = 0
         +            total[total.abs() >= total[largest].abs().min()] = 0
     """),
     RightAnswer(
-        "one_message", "all parameters one after the other in one message, the places as numbers beside the values", text='''
+        "one_message", "sends all parameters in one message, with the positions as floating-point numbers", text='''
         import torch
         import torch.distributed as dist
 

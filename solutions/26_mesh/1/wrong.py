@@ -11,7 +11,7 @@ ANSWERS = (
         +    grid = torch.arange(world).view(*reversed(sizes.values())).permute(*reversed(range(len(sizes))))
     """),
     WrongAnswer(
-        "axes_side_by_side", "takes the axes of an entry for one long axis, though another one may lie between them",
+        "axes_side_by_side", "takes the axes of an entry for adjacent ones, though another axis may lie between them",
         check="the_right_ranks", says="(pp 2 x dp 2 x tp 1): the group of rank 0 over pp and tp has the ranks [0, 1], not [0, 2]",
         look="another axis may lie between", edit="""
         -        own = [names.index(axis) for axis in axes]
@@ -58,7 +58,7 @@ ANSWERS = (
         +                result.append(dist.new_group(line))
     """),
     WrongAnswer(
-        "rank_0_refuses", "lets rank 0 alone compare, and the others run into torch",
+        "rank_0_refuses", "compares on rank 0 only; the others get an error of torch",
         check="other_products_are_refused", says="(dp 2 x tp 2): rank 1 raised RuntimeError and no ValueError",
         look="on every rank", edit="""
         -    if math.prod(sizes.values()) != world:
@@ -102,7 +102,7 @@ ANSWERS = (
             return tuple(result)
     '''),
     RightAnswer(
-        "its_own_groups_only", "builds only the groups that it is in, whose members alone wait for each other", edit="""
+        "its_own_groups_only", "builds only the groups that it is in, with use_local_synchronization", edit="""
         -            group = dist.new_group(line)
         -            if rank in line:
         -                result.append(group)

@@ -4,14 +4,14 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "by_global_rank", "deals windows out by the rank among all ranks, as the script does",
+        "by_global_rank", "chooses windows by the global rank, as the script does",
         check="peers_on_tp_read_the_same", says="rank 1 read the windows [4, 5, 6, 7], and rank 0, its peer on tp, [0, 1, 2, 3]",
         look="which of its numbers", edit="""
         -        first = self.read + self.mesh.dp.rank * own
         +        first = self.read + dist.get_rank() * own
     """),
     WrongAnswer(
-        "by_the_rank_on_tp", "takes the place on the other axis",
+        "by_the_rank_on_tp", "chooses windows by the rank on tp",
         check="peers_on_tp_read_the_same", says="its peer on tp", look="that on an axis", edit="""
         -        first = self.read + self.mesh.dp.rank * own
         +        first = self.read + self.mesh.tp.rank * own
@@ -42,7 +42,7 @@ ANSWERS = (
         +        count = (targets == targets).sum()
     """),
     WrongAnswer(
-        "its_own_loss", "returns what its own targets add to the loss",
+        "its_own_loss", "returns the part of the loss that its own targets give",
         check="the_loss_is_that_of_one_process", says="the loss on rank 0 is", look="one sum and one count", edit="""
         -        dist.all_reduce(total, group=self.mesh.dp.group)
     """),
@@ -62,7 +62,7 @@ ANSWERS = (
         +        self.read += own
     """),
     WrongAnswer(
-        "another_rate", "saves the learning rate, and halves it where dp has twice the size",
+        "another_rate", "saves the size of dp, and scales the learning rate when it changes",
         check="it_goes_on_where_it_stopped", says="away from its part of one process", look="what load_state_dict changes",
         edit="""
         -        return {"read": self.read}

@@ -34,13 +34,13 @@ ANSWERS = (
         +    return [count / total.item() for count in tokens]
     """),
     WrongAnswer(
-        "one_message_per_micro_batch", "adds up the ranks once more than needed",
+        "starts_a_barrier", "starts a barrier after the sum",
         check="one_collective", says="started 2 operations", look="one sum", edit="""
              dist.all_reduce(total)
         +    dist.barrier()
     """),
     RightAnswer(
-        "gathered", "gathers the counts as objects' sums", edit="""
+        "gathered", "gathers the ranks' sums instead of all-reducing them", edit="""
         -    total = torch.tensor(sum(tokens))
         -    dist.all_reduce(total)
         -    return [count * dist.get_world_size() / total.item() for count in tokens]

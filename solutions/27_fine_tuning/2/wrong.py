@@ -37,7 +37,7 @@ ANSWERS = (
         +    chosen, rejected = policy.chunk(2)
     """),
     WrongAnswer(
-        "sends_losses", "gathers the losses of all pairs first",
+        "sends_losses", "all-reduces the sum of the losses as well",
         check="one_collective", says="started 2 operations", look="one sum", edit="""
              dist.all_reduce(pairs)
         +    dist.all_reduce(losses.detach().sum())

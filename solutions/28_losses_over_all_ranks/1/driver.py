@@ -38,7 +38,7 @@ def drive(contrastive_loss, seed, rows):
         loss = contrastive_loss(*leaves)
         loss.backward()
     images, texts, scale = (torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves)
-    # DDP averages over the ranks: a tower gets the gradients of its rows divided by their number.
+    # DDP averages over the ranks: in a tower the gradients of its rows count 1 / world.
     return {
         "loss": loss.item(),
         "images": images / world,

@@ -7,7 +7,7 @@ SCALE, MATRIX = "the_temperature_is_right", "the_matrix_stays_small"
 
 ANSWERS = (
     WrongAnswer(
-        "labels_from_0", "adds the gradient and leaves the labels",
+        "labels_from_0", "gives the gather a gradient and leaves the labels",
         check=LOSS, says="with the same right columns on every rank", look="in which column a row of rank 1", edit="""
         -    labels = dist.get_rank() * len(images) + torch.arange(len(images))
         +    labels = torch.arange(len(images))
@@ -21,7 +21,7 @@ ANSWERS = (
         +    labels = torch.arange(len(images))
     """),
     WrongAnswer(
-        "columns_without_gradient", "mends the labels and leaves dist.all_gather",
+        "columns_without_gradient", "repairs the labels and leaves dist.all_gather",
         check=GRADIENTS, says="the gradient for the images of rank 0", look="another rank's rows", on=GIVEN, edit="""
         -    labels = torch.arange(len(images))
         +    labels = dist.get_rank() * len(images) + torch.arange(len(images))

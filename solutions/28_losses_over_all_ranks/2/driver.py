@@ -17,5 +17,5 @@ def drive(supervised_contrastive_loss, labels):
     leaf = features(rows, world)[rank * rows : (rank + 1) * rows].clone().requires_grad_()
     loss = supervised_contrastive_loss(leaf, labels)
     loss.backward()
-    # DDP averages over the ranks: the network gets the gradient of its rows divided by their number.
+    # DDP averages over the ranks: in the network the gradient of its rows counts 1 / world.
     return {"loss": loss.item(), "gradient": (torch.zeros_like(leaf) if leaf.grad is None else leaf.grad) / world}
