@@ -1,12 +1,14 @@
 """28.1: a contrastive loss over all ranks whose gradient, averaged by DDP, is that of one process."""
 
 import math
+from statistics import fmean
 
 import torch
 from torch.nn.functional import cross_entropy
 
 from ddp_course.grader.vocabulary import Mistake, check, driver_job, expect, recognised
 
+from . import given
 from .driver import inputs
 
 FUNCTION = "contrastive_loss"
@@ -18,8 +20,7 @@ LARGE = [job for job in JOBS if job.world == 3]
 def one_process(case):
     """The loss over the global batch, and its gradients."""
     images, texts, scale = (part.requires_grad_() for part in inputs(*case.args[0], case.world))
-    logits, labels = scale * images @ texts.T, torch.arange(len(images))
-    loss = (cross_entropy(logits, labels) + cross_entropy(logits.T, labels)) / 2
+    loss = given.one_process(images, texts, scale)
     gradients = torch.autograd.grad(loss, (images, texts, scale))
     return loss.item(), dict(zip(("images", "texts", "scale"), gradients, strict=True))
 
@@ -28,14 +29,13 @@ def one_process(case):
 def the_loss_is_right(case):
     loss, right = sum(result["loss"] for result in case.results) / case.world, one_process(case)[0]
     images, texts, scale = inputs(*case.args[0], case.world)
+    shares = zip(images.chunk(case.world), texts.chunk(case.world), strict=True)
+    own_columns = fmean(given.one_process(*share, scale).item() for share in shares)
     logits = scale * images @ texts.T
-    labels = torch.arange(ROWS)
-    blocks = [logits[r * ROWS : (r + 1) * ROWS, r * ROWS : (r + 1) * ROWS] for r in range(case.world)]
-    in_blocks = sum(cross_entropy(block, labels) + cross_entropy(block.T, labels) for block in blocks) / 2 / case.world
-    same_labels = labels.repeat(case.world)  # as if every rank were rank 0
+    same_labels = torch.arange(ROWS).repeat(case.world)  # as if every rank were rank 0
     from_0 = (cross_entropy(logits, same_labels) + cross_entropy(logits.T, same_labels)) / 2
     mistakes = (
-        Mistake("that of rows compared with their own rank's only", in_blocks.item(), "the columns"),
+        Mistake("that of rows compared with their own rank's only", own_columns, "the columns"),
         Mistake("with the same right columns on every rank", from_0.item(), "in which column a row of rank 1 is right"),
         Mistake("N times as much", right * case.world, "whether DDP leaves a factor N for you to correct"),
     )

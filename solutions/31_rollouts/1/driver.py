@@ -4,7 +4,7 @@ import random
 
 import torch.distributed as dist
 
-PER_ROUND = 12  # groups that all ranks sample together
+from .given import PER_ROUND
 
 
 def teaching_groups(seed, turn, chances, rank, world):
