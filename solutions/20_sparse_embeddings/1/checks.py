@@ -22,7 +22,7 @@ LOOK = {
     "the last gradient of a row wins": "do rows occur twice in your detector's batch, and on several ranks?",
     "lets the signs vote": "gradients of unlike size: when do a sum and a vote differ?",
     "moves by the gradient and not by its sign": "gradients of unlike size: 1 and its sign are equal",
-    "the last rank moves a row that nobody used, by 1e-6": "all rows, also unused ones, to 1e-10 on all ranks",
+    "the last rank moves a row that no rank used, by 1e-6": "all rows, also unused ones, to 1e-10 on all ranks",
 }
 detector = Detector(DETECTOR, SOUND, UNSOUND, DETECT)
 DETECTED = [

@@ -98,7 +98,7 @@ VERSIONS = {
     ),
     "all-reduces a gradient as large as the table": dense_step(),
     "rank 0 computes the table and broadcasts it": broadcast_by_rank_0,
-    "the own update, then everybody's": lambda table, ids, gradients, lr: sparse_step(
+    "its own update, then those of all ranks": lambda table, ids, gradients, lr: sparse_step(
         table, ids.contiguous(), gradients.contiguous(), lr
     ),
     "sends nothing": local_step,
@@ -108,7 +108,7 @@ VERSIONS = {
     "lets the signs vote": gathering_step(torch.sign),
     "the last gradient of a row wins": last_gradient_wins,
     "moves by the gradient and not by its sign": gathering_step(after_sum=identity),
-    "the last rank moves a row that nobody used, by 1e-6": move_an_unused_row,
+    "the last rank moves a row that no rank used, by 1e-6": move_an_unused_row,
 }
 
 

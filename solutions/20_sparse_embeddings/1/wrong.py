@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "detector_asks_each_rank_for_itself", "each rank's verdict is about its own table",
-        check="all_ranks_say_the_same", says="the last rank moves a row that nobody used", edit="""
+        check="all_ranks_say_the_same", says="the last rank moves a row that no rank used", edit="""
         -    dist.all_reduce(gap, dist.ReduceOp.MAX)
     """),
     WrongAnswer(

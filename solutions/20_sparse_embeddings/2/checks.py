@@ -89,7 +89,7 @@ def metrics_are_exact_on_every_rank(case, rank, result):
     expect(
         isinstance(metrics, dict) and set(metrics) == set(right),
         f"rank {rank} returned {metrics!r}, not loss, accuracy and examples",
-        "what every rank has to return, not rank 0 alone",
+        "what every rank has to return, not only rank 0",
     )
     for name, expected in right.items():
         value = number(metrics[name])

@@ -16,7 +16,7 @@ CASES = {
     "5 ids and 1, then 1 and 4": [[[[1, 2, 3, 4, 4]], [[5]]], [[[6]], [[7, 7, 6, 2]]]],
     "one rank has an empty batch": [[[[1, 2]], [[]]], [[[]], [[3]]]],
     "one rank makes no forward pass": [[[[1, 2]], []], [[], [[3, 3]]]],
-    "a step in which nobody used a row": [[[[1, 2]], [[3]]], [[], []], [[[]], []]],
+    "a step in which no rank used a row": [[[[1, 2]], [[3]]], [[], []], [[[]], []]],
     "two micro-batches before the step": [[[[1, 2], [2, 3]], [[4], [5, 1]]], [[[7]], [[6]]]],
     "three ranks": [[[[1, 2, 3]], [[3]], [[]]], [[], [[4, 4]], [[1]]]],
     "four ranks": [[[[1, 2]], [], [[2, 3, 3]], [[5]]], [[[6]], [[6, 7]], [[]], [[1, 6]]]],

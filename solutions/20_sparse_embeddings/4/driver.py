@@ -8,7 +8,7 @@ MANY = f"400 ids on each rank, {DIFFERENT} of them different"
 CASES = {  # the bounds between the ranks' rows, and for each step the ids of each rank
     "rank 0 owns 5 rows, rank 1 owns 2": ([0, 5, 7], [[[4, 6], [1, 5, 3]], [[0, 4], [6, 2]]]),
     "ids repeated on a rank and on both": ([0, 2, 7], [[[1, 5, 1, 1], [5, 5, 1]], [[5, 1], [1]], [[5, 5], [5]]]),
-    "nobody asks rank 1": ([0, 4, 7], [[[3, 0], [2]]]),
+    "no rank asks rank 1": ([0, 4, 7], [[[3, 0], [2]]]),
     "an empty batch": ([0, 3, 7], [[[], [6, 2]], [[5, 0], []], [[], []]]),
     "the ranks own 5, 1 and 4 rows": ([0, 5, 6, 10], [[[9, 5, 0], [5, 5], [1, 6, 9]], [[5], [8, 0, 2], []]]),
     "rank 1 of three owns no row": ([0, 3, 3, 8], [[[7, 3, 0], [3, 2], [3, 3, 7]]]),

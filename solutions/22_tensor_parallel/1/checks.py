@@ -67,6 +67,6 @@ def one_message_each_way(case):
         expect(
             sent <= STEPS * 2 * MESSAGE,
             f"rank {rank} handed over {sent // STEPS} bytes per step; the output and the gradient of the input are "
-            f"{2 * MESSAGE} together",
+            f"{2 * MESSAGE} in all",
             "what travels: the output once, and the gradient of x, once; the hidden layer and the weights stay",
         )

@@ -83,7 +83,7 @@ def where_to_look(sizes, number):
     if number:
         return "what is in .grad before the batch: it stays, and the gradient of the batch is added to it"
     if len(sizes) == 1:
-        return "what backward is given on a rank that has no loss, and what that rank hands back"
+        return "what backward is given on a rank that has no loss, and what that rank sends back"
     if len(set(sizes)) == 1:
         return "the loss of a micro-batch is a mean over its own samples: how much of the batch's mean is it?"
     return "a mean of means: a micro-batch counts by its samples"

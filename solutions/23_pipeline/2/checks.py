@@ -22,7 +22,7 @@ def the_batch_is_cut(case, rank, updates):
         calls == [WINDOWS // MICRO_BATCHES] * MICRO_BATCHES,
         f"rank {rank} called its stage with {calls} windows in the last update; the batch has {WINDOWS}, to be cut "
         f"into {MICRO_BATCHES} micro-batches",
-        "what the schedule is told: without micro-batches all stages but one wait",
+        "how many micro-batches the schedule gets: with one, all stages but one wait",
     )
 
 

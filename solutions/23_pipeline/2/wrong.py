@@ -6,7 +6,7 @@ ANSWERS = (
     WrongAnswer(
         "one_micro_batch", "sends the batch as one micro-batch, for which torch's own mean is right",
         check="the_batch_is_cut", says="rank 0 called its stage with [8] windows in the last update",
-        look="what the schedule is told", edit="""
+        look="how many micro-batches the schedule gets", edit="""
         -from torch.distributed.pipelining import PipelineStage, Schedule1F1B
         +from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
         @@

@@ -9,7 +9,7 @@ from .driver import HEADS, QUERIES, SIZE
 FUNCTION = "merge"
 MODERATE = {"blocks of 5 and 5 keys": (5, 10), "blocks of 1 and 9 keys": (1, 10)}
 LARGE = dict.fromkeys(("scores around 3000", "scores around -3000", "the second block 3000 above the first"), (4, 8))
-MASKED = {"masked: query 0 sees block a alone, queries 1 and 3 block b, query 2 neither": (4, 8)}
+MASKED = {"masked: query 0 sees block a only, queries 1 and 3 block b, query 2 neither": (4, 8)}
 RINGS = ("a ring, in blocks", "a ring, in zigzag")
 CLOSE = 1e-9
 SHAPES = [[HEADS, QUERIES, SIZE], [HEADS, QUERIES]]

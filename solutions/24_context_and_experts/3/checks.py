@@ -19,15 +19,15 @@ def each_expert_computes_what_chose_it(case, rank, result):
     for number, calls in result["calls"].items():
         right, nonempty_calls = result["chosen by"][number], [call for call in calls if call]
         tokens = sorted(token for call in nonempty_calls for token in call)
-        others, missing = sum(token not in right for token in tokens), sum(token not in tokens for token in right)
+        wrong, missing = sum(token not in right for token in tokens), sum(token not in tokens for token in right)
         look_at = "rows of one rank follow those of the other: which row is for which expert?"
         if not missing:
             look_at = "the call: an expert gets its own rows, each once"
-        elif not others:
+        elif not wrong:
             look_at = "no token may be left out, however many have chosen an expert"
         expect(
             tokens == right,
-            f"expert {number} got {len(tokens)} tokens, {others} of which have not chosen it; of the "
+            f"expert {number} got {len(tokens)} tokens, {wrong} of which have not chosen it; of the "
             f"{len(right)} that have, {missing} were missing",
             look_at,
         )

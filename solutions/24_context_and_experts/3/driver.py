@@ -10,7 +10,7 @@ CASES = {  # tokens of each rank, the rank of each expert, choices per token, an
     "5 and 6 tokens, experts on ranks 1 1 0 1": ((5, 6), (1, 1, 0, 1), 3, None),
     "rank 1 has no tokens": ((6, 0), (0, 1, 1, 0), 2, None),
     "rank 0 has no tokens, one choice": ((0, 5), (1, 0), 1, None),
-    "nobody chooses the experts of rank 0": ((3, 4), (1, 0, 1, 0), 2, (0, 2)),
+    "no token chooses the experts of rank 0": ((3, 4), (1, 0, 1, 0), 2, (0, 2)),
     "no tokens at all": ((0, 0), (0, 1), 2, None),
 }
 

@@ -65,8 +65,8 @@ def weights(worker):
 def state_gap(worker, right):
     """The largest difference of the inner optimizers' states; None if the worker lacks a tensor that `right` has."""
     gaps = [0.0]
-    for parameter, other in zip(worker[0].parameters(), right[0].parameters(), strict=True):
-        for entry, value in right[1].state.get(other, {}).items():
+    for parameter, right_parameter in zip(worker[0].parameters(), right[0].parameters(), strict=True):
+        for entry, value in right[1].state.get(right_parameter, {}).items():
             if torch.is_tensor(value):
                 tensor = worker[1].state.get(parameter, {}).get(entry)
                 if not torch.is_tensor(tensor):

@@ -55,8 +55,8 @@ def nothing_is_lost(case):
             gap = distance(sent + kept, total)
             expect(
                 gap < 1e3 * CLOSE,
-                f"after update {update + 1}, sent and kept numbers of {name} together are {gap:.1e} away from the sum "
-                "of its gradients",
+                f"after update {update + 1} the sum of sent and kept numbers of {name} is {gap:.1e} away from that of "
+                "its gradients",
                 "what becomes of the numbers that are not sent this time: those that were kept before, and those that "
                 "are as large as one that is sent",
             )

@@ -100,7 +100,7 @@ def line_of(sizes, axes, rank, first_fastest=False):
     names = list(reversed(sizes) if first_fastest else sizes)
     coordinates = list(product(*(range(sizes[name]) for name in names)))
     fixed = [number for number, name in enumerate(names) if name not in axes]
-    return [peer for peer, place in enumerate(coordinates) if all(place[n] == coordinates[rank][n] for n in fixed)]
+    return [peer for peer, point in enumerate(coordinates) if all(point[n] == coordinates[rank][n] for n in fixed)]
 
 
 def where_to_look(records):

@@ -47,7 +47,7 @@ def the_gradient_is_that_of_one_process(case):
             look_at = "which ranks hold the same weights, and therefore add up gradients: those of which axis?"
             if tp == 1:
                 look_at = "how much a replica counts that has fewer targets than the others, or none"
-            if tp == 1 and len({other["gap"][1] for other in ranks}) > 1:
+            if tp == 1 and len({peer["gap"][1] for peer in ranks}) > 1:
                 look_at = "the replicas differ from each other as well: whose gradients are added up?"
             if len(ranks) == 1:
                 look_at = "over which targets the mean is taken"

@@ -23,16 +23,16 @@ class Largest(TorchDispatchMode):
 def inputs(seed, rows, world):
     """Images and texts of the global batch, each of length 1, and the scale."""
     generator = torch.Generator().manual_seed(seed)
-    both = torch.randn(2, rows * world, WIDTH, dtype=torch.float64, generator=generator)
-    images, texts = both / both.norm(dim=2, keepdim=True)
+    embeddings = torch.randn(2, rows * world, WIDTH, dtype=torch.float64, generator=generator)
+    images, texts = embeddings / embeddings.norm(dim=2, keepdim=True)
     return images, texts, torch.tensor(5.0, dtype=torch.float64)
 
 
 def drive(contrastive_loss, seed, rows):
     """The loss of this rank's rows, its gradients for images, texts and scale, and the size of the largest tensor."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    *both, scale = inputs(seed, rows, world)
-    leaves = [part[rank * rows : (rank + 1) * rows].clone() for part in both] + [scale]
+    *embeddings, scale = inputs(seed, rows, world)
+    leaves = [part[rank * rows : (rank + 1) * rows].clone() for part in embeddings] + [scale]
     leaves = [leaf.requires_grad_() for leaf in leaves]
     with Largest() as largest:
         loss = contrastive_loss(*leaves)

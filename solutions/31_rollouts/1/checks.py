@@ -1,4 +1,4 @@
-"""31.1: a batch of groups that teach, filled by all ranks together."""
+"""31.1: a batch of groups that teach, from all ranks."""
 
 from ddp_course.grader.vocabulary import Mistake, check, driver_job, expect, recognised
 
