@@ -6,7 +6,7 @@ import torch
 
 
 def drive(function, version, *arguments):
-    """The verdict of the learner's is_sound on this version of shares; for "own" what try_out says of evaluate."""
+    """The verdict of the learner's is_sound on this version of shares; for "own" what try_out returns for evaluate."""
     return try_out(function, *arguments) if version == "own" else function(VERSIONS[version])
 
 

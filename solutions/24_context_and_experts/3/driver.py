@@ -55,7 +55,7 @@ def settings(scenario, world):
 
 
 class Expert(nn.Module):
-    """An expert, each another function. It notes the first feature of each token in its calls."""
+    """An expert, whose output depends on its number. It notes the first feature of the tokens of each call."""
 
     def __init__(self, number):
         super().__init__()

@@ -4,7 +4,7 @@ import math
 
 from ddp_course.grader.vocabulary import check, driver_job, expect, number
 
-from .driver import CONTEXT, PER_UPDATE, UPDATES, WIDTH
+from .driver import CONTEXT, PER_UPDATE, UPDATES, WIDTH, windows_of
 
 FUNCTION = "Training"
 CLOSE = 1e-10
@@ -107,10 +107,6 @@ def each_gradient_is_sent_once(case, rank, result):
         "how often a gradient goes over dp: once; peers on tp have computed their own parts, or the same: nothing to "
         "add up there",
     )
-
-
-def windows_of(update):
-    return list(range(update * PER_UPDATE, (update + 1) * PER_UPDATE))
 
 
 def windows_read(ranks, tp):

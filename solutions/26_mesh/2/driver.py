@@ -54,12 +54,17 @@ def new_mesh(dp, tp):
 
 def one_process_update(whole, optimizer, update):
     """One update of the whole model with the windows of all replicas; returns its loss."""
-    inputs, targets = windows(list(range(update * PER_UPDATE, (update + 1) * PER_UPDATE)))
+    inputs, targets = windows(windows_of(update))
     loss = F.cross_entropy(whole(inputs).flatten(0, 1), targets.flatten(), ignore_index=-100)
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
     return loss.item()
+
+
+def windows_of(update):
+    """The numbers of the windows of an update, over all replicas."""
+    return list(range(update * PER_UPDATE, (update + 1) * PER_UPDATE))
 
 
 def windows(numbers):
