@@ -274,6 +274,9 @@ def test_heads_and_windows_that_do_not_divide():
     assert "window" in refusal_reason(Job(replace(SEVEN, context=6), SIXTY_FOUR, 6 * 2**10), Layout(cp=2, dp=32))
     with pytest.raises(InputError, match="do not divide"):
         micro_batches(SEVEN, Layout(dp=3), 2**22)
+    for tokens in (0, SEVEN.context - 1, SEVEN.context + 1):
+        with pytest.raises(InputError, match="whole windows"):
+            replace(JOB, tokens=tokens)
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ class Model:
     attention_width: float | None = None  # heads x size of a head; None: the width
     causal: bool = False  # whether flops_per_token leaves out what the causal mask hides
     positions: int = 0  # learned position embeddings
-    lookup_parameters: float = 0.0  # in embeddings, left out of flops_per_token; most reports count them, as 0 does
+    lookup_parameters: float = 0.0  # in embeddings, left out of flops_per_token; 0 counts all, as most reports do
     active: float | None = None
     expert_parameters: float = 0.0
     experts_per_token: int = 0
@@ -140,6 +140,13 @@ class Job:
     precision: str = "bf16"
     trainer: "Trainer | None" = None
     measured: str = ""  # a sentence on the step that calibrated cluster.kernels; empty: they are assumed
+
+    def __post_init__(self) -> None:
+        """Raise InputError unless a step has whole windows: in a notebook no flag was checked before."""
+        if self.tokens < self.model.context or self.tokens % self.model.context:
+            raise InputError(
+                f"tokens per update are whole windows of {self.model.context:,} tokens, got {self.tokens:,}"
+            )
 
     @property
     def windows(self) -> int:
