@@ -15,7 +15,8 @@ class GPU:
     inside: float | None = None  # to the other GPUs of its node, in one direction
 
 
-# A trainer takes the first name that occurs in torch's name of the device. Plans need a GPU whose memory is listed.
+# A trainer takes the first name that occurs, as whole words, in torch's name of the device. Plans need a GPU whose
+# memory is listed.
 GPUS = {
     "GB200": GPU(2500e12, 1250e12, 80e12),
     "B200": GPU(2250e12, 1125e12, 75e12, 180e9, 8.0e12, 900e9),

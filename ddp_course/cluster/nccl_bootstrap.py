@@ -23,7 +23,7 @@ SECOND_CARD = (
     "ip link add ib0 type veth peer name other; ip addr add 10.88.0.2/24 dev ib0; "
     "ip link set ib0 up; ip link set other up"
 )
-CASES = {  # case -> (command to run on the machine before, NCCL_SOCKET_IFNAME); ib0 stays
+CASES = {  # case -> (command that sets up the machine, NCCL_SOCKET_IFNAME). ib0 stays for all later cases.
     "one card, no variable": ("true", ""),
     "one card, a name that no card has": ("true", "eth7"),
     "a second card, ib0, no variable": (SECOND_CARD, ""),

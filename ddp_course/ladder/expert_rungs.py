@@ -101,7 +101,8 @@ def experts(setting: Setting, world: World, balance: float = 0.0, replicas: bool
         if setting.fault == "experts_mixed":
             add_gradients(setting, expert_parameters, world_axis)
         elif data.size > 1 and setting.fault != "experts_apart":
-            add_gradients(setting, expert_parameters, data)  # not over `axis`: its ranks sent their tokens
+            # Not over `axis`: an expert has computed the tokens of all its ranks already.
+            add_gradients(setting, expert_parameters, data)
         if setting.fault == "experts_divided":
             for parameter in expert_parameters:
                 parameter.grad /= axis.size

@@ -115,8 +115,8 @@ def compiled(setting: Setting, world: World, wrap) -> Comparison:
 
 
 STATISTICS = (
-    "the tolerance is that of rungs that are equal; BatchNorm is not a sum over the batch: each rank uses the mean and "
-    "variance of its own share, so N ranks train a different function than one process does"
+    "the tolerance is that of rungs that have to be equal; BatchNorm is not a sum over the batch: each rank uses the "
+    "mean and variance of its own share, so N ranks train a different function than one process does"
 )
 RUNGS = [
     Rung("unused parameters", "the model", unused, reordered, REORDERED),

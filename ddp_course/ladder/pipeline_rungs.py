@@ -192,7 +192,8 @@ RUNGS = [
         "scale_grads left on",
         "scale_grads",
         GPIPE,
-        "the schedule divides gradients by the number of micro-batches, but the loss is already divided by the targets",
+        "the schedule divides gradients by the number of micro-batches, but the loss is already divided by the "
+        "number of targets",
         differs_from=1,
     ),
     mistake(

@@ -29,8 +29,8 @@ def library(size: float, ranks: int, link: Link) -> float:
 def hierarchical(size: float, nodes: int, per_node: int, inside: Link, between: Link, rails=None) -> float:
     """Reduce-scatter inside each node, all-reduce of every piece between the nodes, all-gather inside, in sequence.
 
-    between: the link of one network card. rails: cards per node; by default one per GPU, for its piece; the GPUs share
-    fewer. Raises InputError unless rails is from 1 to per_node.
+    between: the link of one network card. rails: cards per node; by default each GPU has one for its piece, with fewer
+    the GPUs share them. Raises InputError unless rails is from 1 to per_node.
     """
     return sum(_phases(size, nodes, per_node, inside, between, rails))
 

@@ -163,7 +163,10 @@ def ways(layout: Layout) -> Iterator[Layout]:
 
 
 def simple_layouts(job: Job) -> dict[str, Layout]:
-    """title -> layout of the meshes with one axis, or on several nodes one inside each node and one between them."""
+    """title -> layout of the meshes that people ask about first.
+
+    They are dp and shard alone; on one node also tp and pp alone, on several one axis in each node and one between.
+    """
     gpus, node = job.cluster.gpus, min(job.cluster.gpus, job.cluster.per_node)
     layouts = {"dp alone (DDP)": Layout(dp=gpus), "shard alone (FSDP)": Layout(shard=gpus)}
     if gpus == node:

@@ -39,8 +39,8 @@ def run(main: Callable[[Config], int | None], presets: Mapping[str, Config], on_
 
     on_rank_0: rank 0 reads the flags and sends the result to the others, as `parse_on_rank_0` does.
     Exit code: what `main` returned (0 for None), 2 for a wrong flag, 1 for everything else.
-    One rank prints an InputError as one line, and so ReplicasDiffer and RandomStatesEqual. Any other exception keeps
-    its traceback on the rank where it happened. That rank ends at once, without destroying the process group: its peers
+    One rank prints an InputError, ReplicasDiffer or RandomStatesEqual as one line. Any other exception keeps its
+    traceback on the rank where it happened. That rank ends at once, without destroying the process group: its peers
     may be inside a collective, and waiting for them could hang. The kernel closes its sockets, so the peers notice
     within milliseconds; each prints one line and ends, unless the launcher ends it first.
     """

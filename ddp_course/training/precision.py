@@ -57,7 +57,8 @@ def parameter_dtype(precision: str) -> torch.dtype:
 
 
 def autocast(precision: str, device: torch.device) -> torch.autocast:
-    """The context of a forward pass: matrix products in half precision if `precision` is one, all else as it is."""
+    """The context of a forward pass: with bfloat16 or float16, matrix products are computed in it, in float32 the
+    operations that need its range, such as norms, sums and the loss."""
     half = HALF.get(precision)
     return torch.autocast(device.type, dtype=half or torch.bfloat16, enabled=half is not None)
 
