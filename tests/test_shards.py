@@ -66,6 +66,10 @@ def test_what_cannot_be_right_is_refused(tmp_path):
     np.array([256], "<u2").tofile(folder / "train_000001.bin")
     with pytest.raises(InputError, match="holds the id 256, the tokenizer bytes has 256"):
         prepare(str(folder), "bytes", None, tmp_path)
+    folder = write(tmp_path / "with a broken link")
+    (folder / "train_of_today.bin").symlink_to("nowhere")
+    with pytest.raises(InputError, match="cannot read .*train_of_today.bin: No such file or directory"):
+        prepare(str(folder), "bytes", None, tmp_path)
     folder = write(tmp_path / "with a folder")
     (folder / "train_of_today.bin").mkdir()
     with pytest.raises(InputError, match="cannot read .*train_of_today.bin: Is a directory"):

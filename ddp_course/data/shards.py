@@ -5,6 +5,7 @@ all files into memory and reads only the bytes of its windows.
 """
 
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ import numpy as np
 
 from ddp_course.base.errors import InputError
 from ddp_course.data import tokenizer
+from ddp_course.data.text_files import input_errors
 
 BLOCK = 8_000_000  # tokens that are read at a time
 
@@ -51,8 +53,15 @@ def find_shards(folder: Path) -> dict[str, list[Path]] | None:
 
 
 def shards_fingerprint(shards: dict[str, list[Path]], shard_tokenizer: tokenizer.Tokenizer) -> str:
-    """A hash over the shards' names, sizes and modification times and the tokenizer, 16 hex digits."""
-    stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for files in shards.values() for file in files]
+    """A hash over the shards' names, sizes and modification times and the tokenizer, 16 hex digits.
+
+    Raises InputError if a file cannot be read.
+    """
+    stats = []
+    for file in itertools.chain(*shards.values()):
+        with input_errors(file):
+            status = file.stat()
+        stats.append((str(file), status.st_size, status.st_mtime_ns))
     return hashlib.sha256(json.dumps([stats, shard_tokenizer.fingerprint]).encode()).hexdigest()[:16]
 
 
@@ -73,10 +82,8 @@ def describe_shards(shards: dict[str, list[Path]], shard_tokenizer: tokenizer.To
                     f"{file} has {size} bytes, expected a positive multiple of {dtype.itemsize}: "
                     f"ids of {dtype.itemsize} bytes"
                 )
-            try:
+            with input_errors(file):
                 ids = np.memmap(file, dtype, "r")
-            except OSError as error:
-                raise InputError(f"cannot read {file}: {error.strerror or error}") from error
             for first in range(0, len(ids), BLOCK):
                 block = ids[first : first + BLOCK]
                 if (largest := int(block.max())) >= shard_tokenizer.vocab_size:
