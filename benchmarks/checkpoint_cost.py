@@ -54,7 +54,7 @@ def save_and_flush(state: dict, path: Path) -> None:
 
 
 def seconds_per_gb(state: dict, folder: Path, rounds: int) -> dict[str, list[float]]:
-    """{kind of save: seconds per GB in each round}. The kinds take turns; a first round more is the warm-up."""
+    """{kind of save: seconds per GB in each round}. The kinds take turns. An extra first round is left out."""
     steps = itertools.count()
     sides = {
         "ours": lambda: checkpoint.save(folder / "ours", next(steps), state, keep=1),
@@ -70,7 +70,10 @@ def seconds_per_gb(state: dict, folder: Path, rounds: int) -> dict[str, list[flo
 
 
 def stalls(world, folder: Path, rounds: int) -> dict[str, list[float]]:
-    """Seconds that a distributed save costs a loop of steps, per round: synchronous, background, until it returns."""
+    """Seconds that a distributed save costs a loop of steps, in each round: {"synchronous", "background", "call"}.
+
+    call: until the call that starts the save in the background has returned.
+    """
     torch.manual_seed(1)
     model_config = WORKLOAD.model_config()
     model = DistributedDataParallel(MiniGPT(model_config))

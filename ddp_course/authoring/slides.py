@@ -23,7 +23,7 @@ from ddp_course.lab.course_map import lessons
 UNANSWERED = re.compile(r"^not predicted: write your answer.*\n?", re.MULTILINE)
 REVEALED = re.compile(r"^not predicted · (.+)$", re.MULTILINE)  # "measured 1e-6", "simulated 12.3 s"
 SKIPPED = "What could go wrong", "Summary"
-LAST = "10"  # notebook that gets slides by default
+LAST = "10"  # the last notebook that gets slides by default
 
 
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:

@@ -339,9 +339,9 @@ def expect_few_bytes_sent(case: Case, limit: int, purpose: Callable[[int], str],
 
 
 def expect_few_operations(case: Case, max_operations: int, max_bytes: int, look_at: str) -> int:
-    """Raise Wrong if a rank starts more operations, or operations with more bytes; return the most that a rank started.
+    """Raise Wrong if a rank starts more than max_operations, or gives them more than max_bytes in all.
 
-    Collectives, sends and receives count, each with its bytes.
+    Collectives, sends and receives count, each with its bytes. Returns the most operations that a rank started.
     """
     for rank, operations in enumerate(case.operations):
         total = sum(operation.bytes for operation in operations)

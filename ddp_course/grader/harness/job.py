@@ -25,7 +25,7 @@ class Job:
 
     seconds    on a FairClock, after which the ranks still running note the line that they are in, and are ended
     patience   seconds in which no rank computes, after which they are ended even before `seconds`
-    tries      how often the job may run: it is repeated while it does not end, if right answers can hang, too
+    tries      how often the job may run: again if its time was up; above 1 where a right answer can hang, too
     script     run this file instead of the answer
     may_fail   the run may fail and is not judged
     driver     call drive(function, *arguments) in the exercise's driver.py instead of the function. drive() calls the

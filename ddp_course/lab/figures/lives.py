@@ -35,12 +35,12 @@ def lives(events: list[dict], title: str):
     figure, axes = new_figure(title, 1.1 + 0.5 * len(lanes))
     zero, shown = events[0]["time"], set()
     for row, lane_events in enumerate(lanes.values()):
-        state, last_step = None, -1
+        state, highest_step = None, -1
         for event, following in pairwise([*lane_events, None]):
             what, begin = event["what"], event["time"] - zero
             if what == "step":
-                state = "again" if event["step"] <= last_step else "step"
-                last_step = max(last_step, event["step"])
+                state = "again" if event["step"] <= highest_step else "step"
+                highest_step = max(highest_step, event["step"])
             elif what in COLOURS:
                 state = what
             elif what in ("killed", "exit"):
