@@ -110,7 +110,7 @@ def _notes(run: AuditedRun) -> tuple[str, ...]:
 
 
 def checklist(checked: Checked) -> str:
-    """The page of a run that failed, the findings, the notes, and their number by status; no newline at the end."""
+    """The page of a run that failed, the findings, the notes, and the findings' number by status; no final newline."""
     lines = []
     if checked.failed is not None:
         lines += ["The script did not come to its end, so this is only what was seen until then.", ""]

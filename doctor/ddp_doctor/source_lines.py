@@ -118,7 +118,7 @@ def loops_around(file: str, line: int) -> list[tuple[int, int]]:
 
 
 def _conditions_around(tree: ast.AST, line: int):
-    """Yields them in words, the nearest first."""
+    """Yields the conditions around a line in words, the nearest first; see `conditions`."""
     path = []  # nodes that cover the line, from the module inwards
     node = tree
     while node is not None:

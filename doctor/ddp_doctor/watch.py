@@ -240,7 +240,7 @@ class Watch:
         With more than NAP and at most LONG_SLEEP seconds left: yes. With more: no.
         A nap, with at most NAP seconds left, is one of many in a loop that polls, or the end of a longer sleep. Only a
         loop shows several ends, so: yes, until three different ends were seen since the last progress.
-        Where the end is not known (it is on Linux only), a nap counts as polling: no.
+        On systems other than Linux no end is ever known, and a nap counts as polling: no.
         """
         all_ranks = self.job.ranks.values()
         if any(NAP < (rank.sleeps or 0.0) <= LONG_SLEEP for rank in all_ranks):

@@ -141,10 +141,8 @@ def row(case: Case) -> tuple[str, str]:
 
 def main(names: list[str]) -> int:
     """Examines the named cases, or all and writes their part of MATRIX.md; returns how many were judged wrongly."""
-    text, failures = (
-        f"{CHECK_HEADING}\n\nThe right check at the right line, and no other; nothing on a sound script.\n\n",
-        0,
-    )
+    text = f"{CHECK_HEADING}\n\nThe right check at the right line, and no other; nothing on a sound script.\n\n"
+    failures = 0
     for title, kinds in (("Silently wrong", ("silent",)), ("Sound", ("sound", "healthy"))):
         rows = []
         for name, case in cases(*kinds).items():

@@ -54,7 +54,7 @@ def _record_open(log, path, mode, flags):
 
 
 def _is_called_by_script():
-    """Whether the user's own code opens the file: itself, or through torch, Python's library or a WRITING_PACKAGES."""
+    """Whether the user's own code opens the file: itself, or through torch, Python's library or WRITING_PACKAGES."""
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename

@@ -150,19 +150,20 @@ class _Training:
             return
         if steps_before < 5 or steps_before % 8 == 0:
             self.log.event("variables", steps=steps_before, sums=checksums(self.replicas()))
-        self.pending[number] = self.step_event(optimizer, number, rates, has_closure=bool(args[1:] or kwargs))
+        self.pending[number] = self.step_event(
+            optimizer, number, parameters, rates, has_closure=bool(args[1:] or kwargs)
+        )
         for parameter in parameters:
             self.clip_values.pop(parameter, None)
             self.local_values.pop(parameter, None)
 
-    def step_event(self, optimizer, number, rates, has_closure):
+    def step_event(self, optimizer, number, parameters, rates, has_closure):
         """The event of a step as far as it is known before; its lists have an item for each parameter.
 
         weights_before, gradients, state   checksums; a gradient or state that does not exist: None
         local, used                        values of the gradient: this rank's own, and what the optimizer or a clip got
         ddp                                requires_grad when DDP wrapped it; None if it is in no DDP model
         """
-        parameters = _parameters(optimizer)
         gradients = [parameter.grad for parameter in parameters]
         return {
             "optimizer": number,

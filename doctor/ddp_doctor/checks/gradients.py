@@ -88,7 +88,7 @@ def averaged(run: AuditedRun) -> Finding:
     factor = statistics.median(factors)
     if abs(factor - 1) <= CLOSE:
         if unclear:
-            return Finding("averaged", "unknown", f"averaged, except {unclear} parameters, of which it is not known")
+            return Finding("averaged", "unknown", f"averaged, but for {unclear} parameters it is not known")
         return Finding("averaged", "ok", "what an update used is the mean of the ranks' last gradients")
     scale = _loss_scale(run, optimizers, backward)
     if abs(factor * run.world - 1) <= CLOSE and scale is not None and abs(scale - 1) <= CLOSE:

@@ -160,7 +160,7 @@ def split(run: AuditedRun) -> Finding:
         calls = next(filter(None, evaluations))
         return Finding("split", "wrong", text, calls[0]["frames"], "S4", cure)
     if across or own:
-        return Finding("split", "unknown", "a rank evaluates samples that it trains on; whether it should is not known")
+        return Finding("split", "unknown", "samples of the training are evaluated; whether they should be is not known")
     return Finding("split", "ok", "no sample of the training is evaluated on any rank, as far as both were read")
 
 

@@ -84,7 +84,7 @@ def _highest_rates(audit: Audit, number: int) -> list[float]:
 
 
 def _gradient_scale(run: AuditedRun) -> float | None:
-    """By what the gradient in a step is a multiple of the mean gradient over the samples of all ranks; None if unknown.
+    """A step's gradient divided by the mean gradient over the samples of all ranks; None if unknown.
 
     It is the median of used_gradients times the mean, over ranks and steps, of what a rank multiplies its mean loss by.
     """

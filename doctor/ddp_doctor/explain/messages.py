@@ -16,5 +16,6 @@ SYMPTOMS = tuple(
 )  # of gloo, the store and NCCL, which a rank prints when another rank is at fault
 
 
-def recognise(line: str) -> Message | None:
-    return next((message for message in MESSAGES if any(text in line for text in message.texts)), None)
+def recognise(error: str) -> Message | None:
+    """The first message that the text of an error, of one line or several, contains."""
+    return next((message for message in MESSAGES if any(text in error for text in message.texts)), None)

@@ -61,7 +61,7 @@ def _lowest(counts: dict[int, int]) -> tuple[int, ...]:
 
 
 def _explain_absence(explanation: Explanation, facts: Facts, first: Wait) -> None:
-    """Explains timeouts in one collective by the ranks of which the logs have no timeout."""
+    """Explains timeouts, where the collectives do not, by the ranks of which the logs have none."""
     size = f" of {first.elements:,} elements" if first.elements and first.elements < 2**60 else ""
     size = " of one element (a flag, a metric or a barrier)" if first.elements == 1 else size
     waited = f"{who(facts.waits)} waited {first.seconds:.0f} s in {first.operation} {first.number}{size}"

@@ -113,8 +113,8 @@ def torchruns_report(launcher_lines, ranks):
     closed = {int(pid) for pid in re.findall(r"Sending process (\d+) closing signal", last_attempt)}
     codes = {rank: reported.get(rank, (0, 0))[0] for rank in ranks.values()}
     told_to_stop = {rank for rank, (_, pid) in reported.items() if pid in closed}
-    # torchrun logs to which process it sends SIGTERM, and to none that has ended. A rank with exit code 0 was gone
-    # before, unless it is one of the processes that got a SIGTERM and are not in the report.
+    # torchrun logs each process that it sends SIGTERM to; one that has ended gets none. So a rank with exit code 0
+    # was gone before, unless it is one of the processes that got a SIGTERM and are not in the report.
     other_closed = closed - {pid for _, pid in reported.values()}
     left_early = [rank for rank, code in codes.items() if code == 0 and not other_closed]
     return Report(codes, set(reported), told_to_stop, left_early)
