@@ -51,7 +51,7 @@ def job(folder, *more, **further):
 
 @pytest.fixture(scope="module")
 def single_process(tmp_path_factory):
-    """Runs on one process, to compare with. Their reference is `played`, below."""
+    """Runs on one process, to compare with. test_one_process_is_the_definition checks them."""
     folder = tmp_path_factory.mktemp("one")
     train_one(folder / "plain")
     train_one(folder / "unlike", *UNLIKE)

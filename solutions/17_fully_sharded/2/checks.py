@@ -7,9 +7,11 @@ CLOSE = 1e-9
 
 
 def job(world):
-    seeds = {"each rank has drawn other weights": list(range(world)), "all ranks have drawn the same": [5] * world}
+    calls = {
+        "each rank has drawn other weights": (list(range(world)),),
+        "all ranks have drawn the same": ([5] * world,),
+    }
     loads = ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor")
-    calls = {scenario: (seeds_of_ranks,) for scenario, seeds_of_ranks in seeds.items()}
     return driver_job(world, FUNCTION, calls, seconds=12.0, loads=loads)
 
 

@@ -55,7 +55,7 @@ class Stage(nn.Module):
 def batch(update, padded):
     """Inputs and targets, two windows for each micro-batch.
 
-    padded: a window has 0 to 5 targets; in some updates no window of the first micro-batch has any
+    padded: a window has 0 to 5 targets, in the first micro-batch always 0
     """
     generator = torch.Generator().manual_seed(update)
     inputs, targets = torch.randint(VOCABULARY, (2, WINDOWS, LENGTH), generator=generator)

@@ -73,11 +73,9 @@ def gradient_gaps(inputs, merged, right):
         share = torch.exp((lse - right[1]).masked_fill(masked, -INFINITE)).detach()
         right_out_gradient = share[..., None] * out_cotangent
         right_lse_gradient = (share * ((out_cotangent * (out - right[0])).sum(-1) + lse_cotangent)).detach()
-        for argument, gradient, right_gradient, where in (
-            (f"out_{name}", out_gradient, right_out_gradient, masked[..., None]),
-            (f"lse_{name}", lse_gradient, right_lse_gradient, masked),
-        ):
-            gaps[argument] = gap(zero_where(where, gradient), zero_where(where, right_gradient))
+        rows = masked[..., None]
+        gaps[f"out_{name}"] = gap(zero_where(rows, out_gradient), zero_where(rows, right_out_gradient))
+        gaps[f"lse_{name}"] = gap(zero_where(masked, lse_gradient), zero_where(masked, right_lse_gradient))
     return gaps
 
 

@@ -53,7 +53,7 @@ def the_output_is_that_of_one_process(case, rank, result):
 
 @check("x and weights get their gradients")
 def gradients_reach_tokens_and_weights(records):
-    """First all outputs are checked for a gradient: without one on every rank the driver runs no backward."""
+    """First all outputs are checked for a gradient: if any rank's has none, the driver runs no backward."""
     for case in cases(records):
         for rank, result in enumerate(case.results):
             expect(

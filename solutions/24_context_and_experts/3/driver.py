@@ -104,7 +104,7 @@ def cotangent(rank, y):
 
 
 def expert_gap(expert, right):
-    """The gap of the expert's gradient. Without one it counts as 0: no token may have chosen the expert."""
+    """The gap of the expert's gradient. A missing gradient counts as zeros: perhaps no token chose the expert."""
     gradient = expert.weight.grad
     return gap(torch.zeros_like(expert.weight) if gradient is None else gradient, right.weight.grad)
 

@@ -96,7 +96,10 @@ def nothing_is_sent(case, rank, result):
 
 
 def line_of(sizes, axes, rank, first_fastest=False):
-    """The ranks with the coordinates of `rank` on all axes but these, if the last axis or the first counts fastest."""
+    """The ranks with the coordinates of `rank` on all axes but `axes`.
+
+    first_fastest: the first axis counts fastest, not the last one.
+    """
     names = list(reversed(sizes) if first_fastest else sizes)
     coordinates = list(product(*(range(sizes[name]) for name in names)))
     fixed = [number for number, name in enumerate(names) if name not in axes]
