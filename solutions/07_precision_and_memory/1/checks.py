@@ -94,7 +94,7 @@ def every_step_is_the_joint_one(case, rank, result):
         expect(
             math.dist(weights, step.weights) <= CLOSE * right_distance,
             f"in step {step_number} the weights on rank {rank} moved by {distance:.3g}; one process with the global "
-            f"batch moves them by {right_distance:.3g}{angle_between(weights, step)}",
+            f"batch moves them by {right_distance:.3g}{angle_text(weights, step)}",
             look_at,
         )
 
@@ -189,7 +189,7 @@ def is_entry(entry):
     return isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], list) and len(entry[0]) == 3
 
 
-def angle_between(weights, step):
+def angle_text(weights, step):
     """The end of a message: the angle between the step to `weights` and the right one, from one degree on."""
     change, right_change = torch.tensor(weights) - step.start, step.weights - step.start
     cosine = torch.nn.functional.cosine_similarity(change, right_change, dim=0).clamp(-1, 1)

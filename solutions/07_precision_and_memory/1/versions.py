@@ -34,7 +34,7 @@ class Update:
         if self.when == "scaled":
             norm = self._clip(weights, limit)
         elif self.when == "limit scaled":
-            norm = self._clip(weights, limit * scaler.get_scale())  # returned multiplied by the scale: not judged
+            norm = self._clip(weights, limit * scaler.get_scale())  # this norm is scaled: is_right does not judge it
         elif self.when == "late":
             scaler.unscale_(optimizer)
             norm = self._clip(weights, limit)
@@ -53,10 +53,10 @@ class Update:
             return torch.nn.utils.clip_grad_norm_(weights, limit).item()
         norm = torch.cat([weight.grad.flatten() for weight in weights]).norm().item()
         for weight in weights:
-            clipped_norm = weight.grad.norm().item() if self.clip == "each" else norm
-            too_long = clipped_norm > limit or (self.clip == "always" and clipped_norm > 0)
+            norm_to_clip = weight.grad.norm().item() if self.clip == "each" else norm
+            too_long = norm_to_clip > limit or (self.clip == "always" and norm_to_clip > 0)
             if too_long and self.clip != "none" and (self.clip != "rank 0" or dist.get_rank() == 0):
-                weight.grad *= limit / clipped_norm
+                weight.grad *= limit / norm_to_clip
         if self.clip == "sign":
             count = sum(weight.numel() for weight in weights)
             for weight in weights:

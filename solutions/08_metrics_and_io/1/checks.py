@@ -109,8 +109,8 @@ def every_rank_returns_the_losses(case, rank, result):
     right = held_out_losses(case.args[0][0], case.world)
     expect(
         is_close(result, right),
-        f"rank {rank} returned {show_losses(result)}{right_rank(case, rank, right)}; the mean over all held-out points "
-        f"is {show_losses(right)}",
+        f"rank {rank} returned {show_losses(result)}{right_rank_text(case, rank, right)}; the mean over all "
+        f"held-out points is {show_losses(right)}",
         "what is summed over the ranks, which ranks take part in it, and which append to `losses`",
     )
 
@@ -190,7 +190,7 @@ def printed_losses(output):
 
 
 def is_rounded(text, right):
-    """Whether the printed number is `right`, to as many digits as were printed, and within RELATIVE_ERROR."""
+    """Whether the printed number is `right`, to as many digits as were printed, give or take RELATIVE_ERROR of it."""
     printed = Decimal(text)
     if not printed.is_finite():
         return False
@@ -204,7 +204,7 @@ def show_losses(result):
     return repr(result) if losses is None else f"[{', '.join(f'{loss:.5f}' for loss in losses)}]"
 
 
-def right_rank(case, rank, right):
+def right_rank_text(case, rank, right):
     """The words ", while rank 0 is right", if that rank returned the losses `right` and this one did not; else ""."""
     right_ranks = [r for r, result in enumerate(case.results) if is_close(result, right)]
     return f", while rank {right_ranks[0]} is right" if right_ranks and rank not in right_ranks else ""

@@ -173,7 +173,7 @@ def advice(case, rank, name, value):
     if "million" in case.scenario:
         return "the dtype of what is added: float32 cannot tell 30,000,001 from 30,000,000"
     if "nan" in case.scenario:
-        return "what becomes of a nan on the way: left out of the sum, it hides that one rank's numbers are wrong"
+        return "what becomes of a nan on the way: a sum that leaves it out hides that one rank's numbers are wrong"
     if "while" in likeness(case, rank, name, value):
         return "which ranks have the result after the operation you chose? A reduce leaves it on one"
     return "which variable the returned numbers come from, and what they are divided by"

@@ -83,7 +83,7 @@ RECORDS = {  # scenario: the record of each rank
         record(STEP, HALF, STEP, error=(5.0, 12, PAIR_CLOSED)),
         record(STEP, STEP, exit_code=-15),
     ],
-    "ranks 0 and 1 differ where rank 2 started nothing": [
+    "ranks 0 and 1 differ in a collective that rank 2 lacks": [
         record(STEP, HALF, error=(5.0, 12, PAIR_CLOSED)),
         record(STEP, STEP_LINE_14, exit_code=-15),
         record(STEP, exit_code=0),
@@ -118,7 +118,7 @@ def blame(ranks):
 def look_at(result, right):
     """Where to look if the answer returned `result` instead of `right`."""
     if right is None:
-        return "all ranks started the same collectives, and all errors are symptoms: no rank is to blame"
+        return "all ranks started the same collectives, and no error is more than a symptom: no rank is to blame"
     if result is not None and (not isinstance(result, dict) or set(result) != {"what", "ranks", "line"}):
         return "the return value: a dict with what, ranks and line, or None"
     if result is None or result["what"] != right["what"]:

@@ -93,12 +93,12 @@ def seed_and_epoch_decide(cases):
     expect(
         drawn[NEXT] != first,
         f"{begin}epochs 0 and 1 have the same draws, {first[:6]} ...",
-        "where the draws depend on the epoch",
+        "what of your draw depends on the epoch",
     )
     expect(
         drawn[OTHER_SEED] != first,
         f"{begin}seeds 3 and 1011 have the same draws, {first[:6]} ...",
-        "where the draws depend on the seed",
+        "what of your draw depends on the seed",
     )
     expect(
         drawn[NEXT_SEED] != drawn[NEXT],

@@ -12,7 +12,7 @@ import torch.distributed as dist
 def drive(train, steps, signals):
     """The steps that this rank made, its exit code, its saves with the time of each, and the time when train returned.
 
-    signals: {rank: the steps in which it is sent SIGTERM before it returns the gradient}; with "save": True, every rank
+    signals: {rank: the steps in which its call of gradient raises SIGTERM}; with "save": True, every rank
     is sent another one while rank 0 saves. Times are of time.monotonic(), which all processes of a machine share.
     """
     rank, made, saves = dist.get_rank(), [], []

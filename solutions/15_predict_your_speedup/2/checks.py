@@ -139,9 +139,9 @@ def gradient_buckets(plan, sizes, ready):
 
 def seconds(plan, sizes, ready, latency, speed):
     """From the begin of backward until the last message is over, by the simulator."""
-    planned = gradient_buckets(plan, sizes, ready)
-    backward = sum(bucket.cost for bucket in planned)
-    return simulate(Compute(0.0, backward), planned, lambda size: latency + size / speed, bucket_mib=1e-9).seconds
+    merged = gradient_buckets(plan, sizes, ready)
+    backward = sum(bucket.cost for bucket in merged)
+    return simulate(Compute(0.0, backward), merged, lambda size: latency + size / speed, bucket_mib=1e-9).seconds
 
 
 def default_plan(sizes, ready):
