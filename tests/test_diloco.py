@@ -8,21 +8,19 @@ import os
 
 import pytest
 import torch
-import warm
 from torch.nn.utils import clip_grad_norm_
-from trainer_runs import run_jobs, same
-from training_runs import RECORDED_LOGS, ROOT, checkpoint, in_this_process, largest_gap, merged, metrics, train_here
+from trainer_runs import assert_resumed_bit_equal, plain_adamw, run_jobs, validation_loss
+from training_runs import RECORDED_LOGS, checkpoint, in_this_process, largest_gap, merged, metrics, train_here
 
 from ddp_course import diloco_ddp
 from ddp_course.base.errors import InputError
 from ddp_course.checkpoint import checkpoint as checkpoints
 from ddp_course.data.token_file import open_tokens, prepare
-from ddp_course.data.windows import micro_batches, validation_batches
+from ddp_course.data.windows import micro_batches
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
 from ddp_course.post_training.pretrained import load_pretrained
 from ddp_course.training.command_line import parse
 
-SCRIPT = ROOT / "ddp_course" / "diloco_ddp.py"
 STEPS, EQUAL = 8, 1e-10
 FLAGS = (
     "--data",
@@ -53,7 +51,7 @@ def train_one(run_dir, *more):
     return in_this_process(diloco_ddp.train, parse(diloco_ddp.PRESETS, flags(run_dir, *more)))
 
 
-def jobs_of(folder):
+def jobs_of(folder, one_worker):
     """{name: job} of every run that one launch makes on a number of ranks."""
 
     def job(name, *more, script="diloco", **further):
@@ -77,6 +75,7 @@ def jobs_of(folder):
         "by minigpt_ddp": job("by minigpt_ddp", "--steps", 10, *resume("seldom", 8), script="minigpt"),
         "after minigpt_ddp": job("after minigpt_ddp", "--steps", 12, *resume("by minigpt_ddp", 10)),
         "averages of another optimizer": job("other", *LIKE_DDP, *resume("seldom", 4)),
+        "of one worker": job("of one worker", "--resume", one_worker, "--steps", STEPS + 2),
         "SGD's, by minigpt_ddp": job("AdamW of SGD", "--steps", 10, *resume("every 4", 4), script="minigpt"),
     }
     for step in (2, 6):
@@ -89,11 +88,18 @@ def jobs_of(folder):
     return jobs | {fault: job(fault, *more, fault=fault) for fault, more in BROKEN.items()}
 
 
+@pytest.fixture(scope="module")
+def one_worker(tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("one")
+    train_one(run_dir)
+    return run_dir / "checkpoints" / f"step_{STEPS:06d}"
+
+
 @pytest.fixture(scope="module", params=[2, 4], ids=["2 ranks", "4 ranks"])
-def ran(request, tmp_path_factory):
+def ran(request, tmp_path_factory, one_worker):
     """The number of ranks, the folder of their runs, and by name the outcomes and the sizes of the all-reduces."""
     folder = tmp_path_factory.mktemp(f"ranks_{request.param}")
-    outcomes, sent = run_jobs(folder, jobs_of(folder), request.param)
+    outcomes, sent = run_jobs(folder, jobs_of(folder, one_worker), request.param)
     return request.param, folder, outcomes, sent
 
 
@@ -141,16 +147,7 @@ def simulated(more, workers):
     for _ in range(workers):
         torch.manual_seed(config.seed)
         models.append(MiniGPT(model_config).double())
-    optimizers = [
-        torch.optim.AdamW(
-            [
-                {"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.1},
-                {"params": [p for p in model.parameters() if p.dim() == 1], "weight_decay": 0.0},
-            ],
-            betas=(0.9, 0.95),
-        )
-        for model in models
-    ]
+    optimizers = [plain_adamw(model) for model in models]
     common = [parameter.detach().clone() for parameter in models[0].parameters()]
     momenta = [torch.zeros_like(tensor) for tensor in common]
     history, losses, round_losses = {}, {}, []
@@ -179,12 +176,7 @@ def simulated(more, workers):
             updates = step + 1 - max(history, default=0)
             losses[step + 1] = sum(round_losses) / config.tokens_per_update / updates
             history[step + 1], round_losses = {name: t.clone() for name, t in models[0].state_dict().items()}, []
-    batches = validation_batches(
-        tokens.val, context=config.context, batch_size=99, rank=0, world_size=1, max_windows=config.validation_windows
-    )
-    models[0].eval()
-    sums = [(models[0](inputs, targets).item(), (targets >= 0).sum().item()) for inputs, targets in batches]
-    return history, losses, sum(loss for loss, _ in sums) / sum(count for _, count in sums)
+    return history, losses, validation_loss(models[0], tokens, config)
 
 
 def test_workers_equal_one_process_that_computes_for_all(ran):
@@ -210,14 +202,9 @@ def test_resumed_is_the_uninterrupted_run_to_the_last_bit(ran, title):
     """Weights, averages of every worker, outer momentum, dropout masks, in float32; also after SIGTERM to one rank."""
     _, folder, outcomes, _ = ran
     assert outcomes[title] == outcomes["whole"] == "0"
-    ours, theirs = checkpoint(folder / title, STEPS), checkpoint(folder / "whole", STEPS)
-    assert largest_gap(ours["model"], theirs["model"]) == 0.0
-    assert same(ours["optimizer"], theirs["optimizer"]) and ours["optimizer"]["outer_momentum"].any()
     after = int(title.split()[-1]) if title != "gone on" else 2
-    resumed, uninterrupted = metrics(folder / title), metrics(folder / "whole")
-    later = [step for step in uninterrupted if step > after]
-    assert later and [resumed[step] for step in later] == [uninterrupted[step] for step in later]
-    assert metrics(folder / title, "val_loss")[STEPS] == metrics(folder / "whole", "val_loss")[STEPS]
+    assert_resumed_bit_equal(folder / title, folder / "whole", after, STEPS, ("loss", "val_loss"))
+    assert checkpoint(folder / title, STEPS)["optimizer"]["outer_momentum"].any()
 
 
 @pytest.mark.parametrize("fault", ["no outer momentum saved", "averages of rank 0 alone saved"])
@@ -273,13 +260,6 @@ def test_what_is_due_between_meetings_is_done_at_the_next(tmp_path):
     assert sorted(metrics(tmp_path, "val_loss")) == [8] and sorted(metrics(tmp_path)) == [6, 8]
 
 
-@pytest.fixture(scope="module")
-def of_one_worker(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("one")
-    train_one(folder)
-    return folder / "checkpoints" / f"step_{STEPS:06d}"
-
-
 @pytest.mark.parametrize(
     "wrong, message",
     [
@@ -313,30 +293,29 @@ def test_bad_flags_are_one_sentence(tmp_path, wrong, message):
         ("--resume nothing", "there is no such checkpoint folder"),
     ],
 )
-def test_bad_input_is_one_sentence(tmp_path, of_one_worker, wrong, message):
+def test_bad_input_is_one_sentence(tmp_path, one_worker, wrong, message):
     with pytest.raises(InputError) as refused:
-        train_one(tmp_path / "run", *wrong.format(checkpoint=of_one_worker).split())
+        train_one(tmp_path / "run", *wrong.format(checkpoint=one_worker).split())
     assert message in str(refused.value) and not list(tmp_path.rglob("metrics.jsonl"))
 
 
-def test_a_checkpoint_of_another_number_of_workers_is_refused(tmp_path, of_one_worker):
-    """The message is that of one rank of two."""
-    more = flags(tmp_path / "run", "--resume", of_one_worker, "--steps", STEPS + 2, "--timeout-seconds", 30)
-    run = warm.ranks(SCRIPT, *more, nproc=2, exit_code=1)
-    assert run.lines[0][-1] == (
-        "error: cannot resume: the checkpoint is of 1 worker(s), this run has 2; each has averages of its own"
+def test_a_checkpoint_of_another_number_of_workers_is_refused(ran):
+    ranks, folder, outcomes, _ = ran
+    assert outcomes["of one worker"] == (
+        "InputError: cannot resume: the checkpoint is of 1 worker(s), "
+        f"this run has {ranks}; each has averages of its own"
     )
-    assert not (tmp_path / "run/metrics.jsonl").exists()
+    assert not (folder / "of one worker/metrics.jsonl").exists()
 
 
-def test_a_checkpoint_whose_momentum_has_another_size_is_refused(tmp_path, of_one_worker):
-    state = checkpoints.load(of_one_worker)
+def test_a_checkpoint_whose_momentum_has_another_size_is_refused(tmp_path, one_worker):
+    state = checkpoints.load(one_worker)
     state["optimizer"]["outer_momentum"] = torch.zeros(3)
     odd = checkpoints.save(tmp_path / "odd", STEPS, state)
     with pytest.raises(InputError, match="its contents are not those of this script"):
         train_one(tmp_path / "run", "--resume", odd, "--steps", STEPS + 1)
 
 
-def test_its_settings_are_as_json(tmp_path, of_one_worker):
-    settings = json.loads((of_one_worker.parent.parent / "config.json").read_text())
+def test_config_json_holds_script_and_settings(one_worker):
+    settings = json.loads((one_worker.parent.parent / "config.json").read_text())
     assert settings["script"] == "diloco_ddp" and settings["sync_every"] == 5

@@ -10,13 +10,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.nn.utils import clip_grad_norm_
-from trainer_runs import run_jobs, same
+from trainer_runs import assert_resumed_bit_equal, plain_adamw, run_jobs, validation_loss
 from training_runs import RECORDED_LOGS, checkpoint, in_this_process, largest_gap, merged, metrics
 
 from ddp_course import experts_ddp
 from ddp_course.base.errors import InputError
 from ddp_course.data.token_file import open_tokens, prepare
-from ddp_course.data.windows import micro_batches, validation_batches
+from ddp_course.data.windows import micro_batches
 from ddp_course.models.minigpt import MiniGPTConfig
 from ddp_course.trainers.minigpt_experts import MixtureGPT, mixture_parameter_count
 from ddp_course.training.command_line import parse
@@ -60,7 +60,7 @@ def single_process(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=[2, 4], ids=["2 ranks", "4 ranks"])
 def ran(request, tmp_path_factory, single_process):
-    """The number of ranks, the folder of all their runs, what became of each, and the sizes of its all-reduces."""
+    """The number of ranks, the folder of all their runs, and what became of each."""
     folder = tmp_path_factory.mktemp(f"ranks_{request.param}")
     whole = str(folder / "whole"), 2, str(folder / "resumed")
     jobs = {
@@ -76,8 +76,7 @@ def ran(request, tmp_path_factory, single_process):
         "ep 3": job(folder / "ep 3", "--ep", 3),
         "experts 7": job(folder / "experts 7", "--experts", 7),
     } | {fault: job(folder / fault, fault=fault) for fault in BROKEN}
-    outcomes, sent = run_jobs(folder, jobs, request.param)
-    return SimpleNamespace(ranks=request.param, folder=folder, outcomes=outcomes, sent=sent)
+    return SimpleNamespace(ranks=request.param, folder=folder, outcomes=run_jobs(folder, jobs, request.param)[0])
 
 
 def gap(ours, theirs):
@@ -133,9 +132,7 @@ def test_one_process_is_the_definition(single_process):
     model = MixtureGPT(MiniGPTConfig(256, config.context, config.layers, config.heads, config.width), 4, 2).double()
     for block in model.blocks:
         block.mixture = Dense(block.mixture)
-    matrices, vectors = ([p for p in model.parameters() if (p.dim() > 1) == wanted] for wanted in (True, False))
-    groups = {"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}
-    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95))
+    optimizer = plain_adamw(model)
     for step in range(STEPS):
         sizes = {"context": 16, "micro_batch_size": 16, "accumulation_steps": 1, "rank": 0, "world_size": 1}
         [(inputs, targets)] = micro_batches(tokens.train, seed=config.seed, update=step, **sizes)
@@ -157,10 +154,7 @@ def test_one_process_is_the_definition(single_process):
         for key, value in expected.items():
             assert metrics(single_process / "plain", key)[step + 1] == pytest.approx(value, abs=EQUAL), (step, key)
     assert largest_gap(checkpoint(single_process / "plain", STEPS)["model"], model.state_dict()) < EQUAL
-    batches = validation_batches(tokens.val, context=16, batch_size=99, rank=0, world_size=1, max_windows=11)
-    model.eval()
-    sums = [(model(inputs, targets).item(), (targets >= 0).sum().item()) for inputs, targets in batches]
-    expected = sum(loss for loss, _ in sums) / sum(count for _, count in sums)
+    expected = validation_loss(model, tokens, config)
     assert metrics(single_process / "plain", "val_loss")[STEPS] == pytest.approx(expected, abs=EQUAL)
 
 
@@ -169,11 +163,7 @@ def test_resumed_is_the_uninterrupted_run_to_the_last_bit(ran, title):
     """In float32, with dropout; also after SIGTERM to one rank."""
     assert ran.outcomes[title] == ran.outcomes["whole"] == "0" and ran.outcomes["stopped"] == "75"
     assert sorted(os.listdir(ran.folder / "stopped/checkpoints")) == ["step_000002"]
-    ours, theirs = checkpoint(ran.folder / title, STEPS), checkpoint(ran.folder / "whole", STEPS)
-    assert same(ours["model"], theirs["model"]) and same(ours["optimizer"], theirs["optimizer"])
-    for key in LOGGED:
-        later = {step: value for step, value in metrics(ran.folder / title, key).items() if step > 2}
-        assert later == {step: value for step, value in metrics(ran.folder / "whole", key).items() if step > 2}
+    assert_resumed_bit_equal(ran.folder / title, ran.folder / "whole", 2, STEPS, LOGGED)
 
 
 def test_a_run_goes_on_at_another_number_of_ranks(ran, single_process, tmp_path):

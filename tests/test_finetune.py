@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from finetune_files import make_examples, make_opt
-from trainer_runs import run_jobs, same
+from trainer_runs import assert_resumed_bit_equal, run_jobs
 from training_runs import checkpoint, in_this_process, largest_gap, merged, metrics
 
 from ddp_course import finetune_ddp
@@ -157,11 +157,7 @@ def test_resumed_is_the_uninterrupted_run_to_the_last_bit(several, title):
     """In float32; also after SIGTERM to one rank."""
     assert several.outcomes[title] == several.outcomes["whole"] == "0" and several.outcomes["stopped"] == "75"
     assert os.listdir(several.folder / "stopped/checkpoints") == ["step_000002"]
-    ours, theirs = checkpoint(several.folder / title, STEPS), checkpoint(several.folder / "whole", STEPS)
-    assert same(ours["adapters"], theirs["adapters"]) and same(ours["optimizer"], theirs["optimizer"])
-    for key in LOGGED:
-        later = {step: value for step, value in metrics(several.folder / title, key).items() if step > 2}
-        assert later == {step: value for step, value in metrics(several.folder / "whole", key).items() if step > 2}
+    assert_resumed_bit_equal(several.folder / title, several.folder / "whole", 2, STEPS, LOGGED[:3], "adapters")
 
 
 def test_a_run_goes_on_at_another_number_of_ranks(several, one_process, material, tmp_path):

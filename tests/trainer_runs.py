@@ -25,15 +25,18 @@ import warm
 from disturbance import copy_up_to
 from stopped_within_a_step import stopped_within
 from torch._C._distributed_c10d import _dump_fr_trace  # gloo's flight recorder, which is always on
-from training_runs import ROOT, one_process_group
+from training_runs import ROOT, checkpoint, metrics, one_process_group
 
 from ddp_course import diloco_ddp, experts_ddp, finetune_ddp, minigpt_ddp, parallel_ddp
 from ddp_course.base.errors import InputError
+from ddp_course.data.token_file import Tokens
+from ddp_course.data.windows import validation_batches
 from ddp_course.distributed import parameter_shards, tensor_parallel
 from ddp_course.distributed.mesh import Mesh
 from ddp_course.distributed.pipeline import Pipeline
 from ddp_course.distributed.replica_check import ReplicasDiffer
 from ddp_course.trainers import minigpt_stage
+from ddp_course.trainers.pretraining import PretrainingConfig
 from ddp_course.training.command_line import parse
 from ddp_course.training.diloco import DiLoCo
 
@@ -251,6 +254,15 @@ def run_jobs(folder: Path, jobs: dict[str, dict], nproc: int) -> tuple[dict[str,
     return tuple(dict(zip(jobs, run.results[0][what], strict=True)) for what in ("outcomes", "sent"))
 
 
+def assert_resumed_bit_equal(resumed: Path, whole: Path, after: int, steps: int, keys: tuple[str, ...], learnt="model"):
+    """Assert that a run resumed at step `after` logged what `whole` logged later, and ends with the same checkpoint."""
+    for key in keys:
+        ours, theirs = ({s: value for s, value in metrics(run, key).items() if s > after} for run in (resumed, whole))
+        assert ours == theirs and max(theirs) == steps, key
+    ours, theirs = checkpoint(resumed, steps), checkpoint(whole, steps)
+    assert same(ours[learnt], theirs[learnt]) and same(ours["optimizer"], theirs["optimizer"])
+
+
 def same(left, right) -> bool:
     """Whether nested dicts and lists of tensors are equal."""
     if isinstance(left, dict):
@@ -258,6 +270,22 @@ def same(left, right) -> bool:
     if isinstance(left, list):
         return len(left) == len(right) and all(map(same, left, right))
     return torch.equal(left, right) if isinstance(left, torch.Tensor) else left == right
+
+
+def plain_adamw(model: torch.nn.Module) -> torch.optim.AdamW:
+    """AdamW with the trainers' betas and weight decay."""
+    matrices, vectors = ([p for p in model.parameters() if (p.dim() > 1) == wanted] for wanted in (True, False))
+    groups = {"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}
+    return torch.optim.AdamW(groups, betas=(0.9, 0.95))
+
+
+def validation_loss(model: torch.nn.Module, tokens: Tokens, config: PretrainingConfig) -> float:
+    """The mean loss per target over all validation windows, computed in one process."""
+    sizes = {"context": config.context, "max_windows": config.validation_windows}
+    batches = validation_batches(tokens.val, batch_size=99, rank=0, world_size=1, **sizes)
+    model.eval()
+    sums = [(model(inputs, targets).item(), (targets >= 0).sum().item()) for inputs, targets in batches]
+    return sum(loss for loss, _ in sums) / sum(count for _, count in sums)
 
 
 if __name__ == "__main__":
