@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import torch
 import warm
 from disturbance import copy_up_to, signal_ranks, when
 from torch.utils.data import DataLoader
-from training_runs import ROOT, assert_moments_equal, checkpoint, in_this_process, largest_gap, merged, metrics
+from trainer_runs import assert_resumed_bit_equal, run_jobs
+from training_runs import ROOT, checkpoint, in_this_process, largest_gap, merged, metrics
 
 from ddp_course import puzzles_ddp
 from ddp_course.base.errors import InputError
@@ -35,11 +37,13 @@ TINY = (
 )
 
 
-def train(run_dir: Path, *settings: str, nproc: int = 2):
-    settings = merged(*TINY, "device=cpu", f"run_dir={run_dir}", *settings)
-    if nproc > 1:
-        return warm.ranks(TRAINER, *settings, nproc=nproc)
-    return in_this_process(puzzles_ddp.train, parse(PRESETS, settings))
+def flags(run_dir: Path, *settings: str) -> list[str]:
+    return merged(*TINY, "device=cpu", f"run_dir={run_dir}", *settings)
+
+
+def train(run_dir: Path, *settings: str) -> str:
+    """On one process, in this one; returns what it printed."""
+    return in_this_process(puzzles_ddp.train, parse(PRESETS, flags(run_dir, *settings)))
 
 
 # ---- the order of the boards -----------------------------------------------------------------------------------------
@@ -56,21 +60,21 @@ def numbered():
 def read(puzzles, world_size, batches, **options):
     """The numbers of the boards in each global batch: the ranks' shares, one after the other, without padding."""
     streams = [iter(PuzzleBatches(puzzles, rank=rank, world_size=world_size, **options)) for rank in range(world_size)]
-    joint = []
+    global_batches = []
     for _ in range(batches):
         shares = [next(stream) for stream in streams]
         assert len({len(share.ids) for share in shares}) == 1, "ranks have batches of unlike length"
-        joint.append([int(number) for share in shares for number in share.clues[share.real][:, 0]])
-    return joint
+        global_batches.append([int(number) for share in shares for number in share.clues[share.real][:, 0]])
+    return global_batches
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 64])
 @pytest.mark.parametrize("batch_size", [1, 10, 53, 60])
 def test_the_global_batches_are_the_same_at_any_world_size(numbered, world_size, batch_size):
     per_epoch = -(-53 // batch_size)
-    joint = read(numbered, world_size, 2 * per_epoch, batch_size=batch_size, seed=7)
-    assert joint == read(numbered, 1, 2 * per_epoch, batch_size=batch_size, seed=7)
-    first, second = sum(joint[:per_epoch], []), sum(joint[per_epoch:], [])
+    batches = read(numbered, world_size, 2 * per_epoch, batch_size=batch_size, seed=7)
+    assert batches == read(numbered, 1, 2 * per_epoch, batch_size=batch_size, seed=7)
+    first, second = sum(batches[:per_epoch], []), sum(batches[per_epoch:], [])
     assert sorted(first) == sorted(second) == list(range(1, 54)), "an epoch lost a board, or took one twice"
     assert first != second
 
@@ -88,8 +92,9 @@ def test_padding_has_nothing_to_find_and_uses_no_row_of_its_own(numbered):
     assert batch.real.tolist() == [True, False, False]
     assert (batch.targets[~batch.real] == IGNORED).all()
     assert (batch.targets[0] == IGNORED).tolist() == (batch.clues[0] > 0).tolist()
-    joint = numbered.ids[batches.global_batch(0)]
-    assert set(batch.ids.tolist()) <= set(joint.tolist()), "padding would touch a row that one process does not"
+    assert set(batch.ids.tolist()) <= set(numbered.ids[batches.global_batch(0)].tolist()), (
+        "padding would touch a row that one process does not"
+    )
 
 
 def test_going_on_at_a_batch_is_as_if_never_stopped(numbered):
@@ -193,19 +198,32 @@ def test_a_board_halts_with_the_last_change_of_a_cell_that_is_asked_for():
 # ---- the trainer -----------------------------------------------------------------------------------------------------
 
 
+EXACT = "precision=float64"
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """The same run in float64 on 1, 2 and 4 ranks, with a checkpoint after every update."""
-    folders = {nproc: tmp_path_factory.mktemp(f"ranks{nproc}") / "run" for nproc in (1, 2, 4)}
-    for nproc, folder in folders.items():
-        train(folder, "precision=float64", nproc=nproc)
-    return folders
+    """A folder with the same run on 1, 2 and 4 ranks, called by their number, and more runs of 2 ranks."""
+    folder = tmp_path_factory.mktemp("runs")
+    settings = {
+        "2": [EXACT],
+        "resumed": [EXACT, "resume=auto"],
+        "distributed": [EXACT, "checkpoint=distributed", "steps=4", "keep_checkpoints=2"],
+        "bfloat16": [f"data={write_puzzles(folder / 'puzzles', 30, 11)}", "precision=bfloat16", "tensorboard=true"],
+    }
+    settings["bfloat16"] += ["steps=2", "validate_every=0"]
+    jobs = {title: {"script": "puzzles", "flags": flags(folder / title, *more)} for title, more in settings.items()}
+    jobs["resumed"]["copy"] = [folder / "2", 4, folder / "resumed"]
+    train(folder / "1", EXACT)
+    assert set(run_jobs(folder, jobs, 2)[0].values()) == {"0"}
+    assert run_jobs(folder, {"4": jobs["2"] | {"flags": flags(folder / "4", EXACT)}}, 4)[0] == {"4": "0"}
+    return folder
 
 
-@pytest.mark.parametrize("nproc", [2, 4])
+@pytest.mark.parametrize("nproc", ["2", "4"])
 def test_n_processes_equal_one(runs, nproc):
     """Two boards of each of 30 puzzles, and batches of 14: the last of an epoch has 4, and 14 does not divide by 4."""
-    reference, several = runs[1], runs[nproc]
+    reference, several = runs / "1", runs / nproc
     keys = "loss grad_norm learning_rate embedding_learning_rate val_loss val_cell_accuracy val_exact val_halting_steps"
     for key in keys.split():
         assert metrics(several, key) == pytest.approx(metrics(reference, key), abs=1e-10), key
@@ -221,53 +239,40 @@ def test_n_processes_equal_one(runs, nproc):
 def test_only_rows_that_were_used_have_moved_and_row_0_never(runs):
     training, _ = make_sets(1, 4, 30, 2, 11, (5, 9))
     first = set(training.ids[PuzzleBatches(training, batch_size=14, seed=1).global_batch(0)].tolist())
-    table = checkpoint(runs[4], 1)["embedding"]["table"]
+    table = checkpoint(runs / "4", 1)["embedding"]["table"]
     assert set(table.any(dim=1).nonzero().flatten().tolist()) == first and 0 not in first
 
 
-def same_end(reference, other):
-    ours, theirs = checkpoint(reference, STEPS), checkpoint(other, STEPS)
-    assert metrics(reference) == metrics(other) and metrics(reference, "val_exact") == metrics(other, "val_exact")
-    assert largest_gap(ours["model"], theirs["model"]) == 0.0
-    assert torch.equal(ours["embedding"]["table"], theirs["embedding"]["table"])
-    assert_moments_equal(ours, theirs)
-
-
-def test_resumed_is_bit_equal(runs, tmp_path):
-    run_dir = copy_up_to(runs[2], 4, tmp_path / "run")
-    train(run_dir, "precision=float64", "resume=auto")
-    same_end(run_dir, runs[2])
-    names = [json.loads((folder / "config.json").read_text())["run_name"] for folder in (run_dir, runs[2])]
+def test_resumed_is_bit_equal(runs):
+    assert_resumed_bit_equal(runs / "resumed", runs / "2", 0, STEPS, ("loss", "val_exact"))
+    tables = [checkpoint(runs / title, STEPS)["embedding"]["table"] for title in ("resumed", "2")]
+    assert torch.equal(*tables)
+    names = [json.loads((runs / title / "config.json").read_text())["run_name"] for title in ("resumed", "2")]
     assert names[0] == names[1], "a run that goes on has taken another name"
 
 
-def test_distributed_checkpoints_resume_bit_equal_and_at_another_world_size(runs, tmp_path):
-    settings = ("precision=float64", "checkpoint=distributed")
-    train(tmp_path / "run", *settings, "steps=4", "keep_checkpoints=2")
-    assert sorted(path.name for path in (tmp_path / "run" / "tensors").iterdir()) == ["step_000003", "step_000004"]
-    run_dir = copy_up_to(tmp_path / "run", 3, tmp_path / "copy")
-    train(run_dir, *settings, "resume=auto", nproc=1)
+def test_distributed_checkpoints_resume_at_another_world_size(runs, tmp_path):
+    kept = sorted(path.name for path in (runs / "distributed/tensors").iterdir())
+    assert kept == ["step_000003", "step_000004"]
+    run_dir = copy_up_to(runs / "distributed", 3, tmp_path / "copy")
+    train(run_dir, EXACT, "checkpoint=distributed", "resume=auto")
     for key in ("loss", "val_loss"):
-        assert metrics(run_dir, key) == pytest.approx(metrics(runs[1], key), abs=1e-10)
+        assert metrics(run_dir, key) == pytest.approx(metrics(runs / "1", key), abs=1e-10)
 
 
 def test_sigterm_saves_on_all_ranks_and_torchrun_does_not_start_them_again(tmp_path):
     """Whoever stops a run does not want --max-restarts runs more. Started again by hand, it goes on."""
-    run_dir, pid = tmp_path / "run", os.getpid()
-    seldom = ("validate_every=0", "checkpoint_every=0")
-
+    run_dir, pid, seldom = tmp_path / "run", os.getpid(), ("validate_every=0", "checkpoint_every=0")
     watcher = when(lambda: (run_dir / "metrics.jsonl").exists(), lambda: signal_ranks(pid, signal.SIGTERM))
-    settings = merged(*TINY, f"run_dir={run_dir}", *seldom, "steps=100000")
-    words = ["--device", "cpu", *settings]
-    restarts = ["--max-restarts=2"]
-    run = torchrun(TRAINER, *words, nproc=2, quiet=True, check=False, timeout=600, torchrun_args=restarts)
+    words, options = flags(run_dir, *seldom, "steps=100000"), {"torchrun_args": ["--max-restarts=2"], "timeout": 600}
+    run = torchrun(TRAINER, *words, nproc=2, quiet=True, check=False, **options)
     watcher.join()
     # torchrun itself, ended by SIGTERM, once aborted (-6) when all ranks had left: in one of some sixty runs.
     assert run.exit_code in (1, -6) and not any("resuming" in line for line in run.lines[0]), run.launcher_lines
     [saved] = (run_dir / "checkpoints").iterdir()
     step = int(saved.name.removeprefix("step_"))
     assert max(metrics(run_dir)) == step and any("received SIGTERM" in line for line in run.lines[0])
-    train(run_dir, *seldom, f"steps={step + 2}", "resume=auto", nproc=1)
+    train(run_dir, *seldom, f"steps={step + 2}", "resume=auto")
     assert sorted(metrics(run_dir)) == list(range(1, step + 3))
 
 
@@ -275,7 +280,7 @@ def test_it_learns_puzzles_that_it_has_never_seen(tmp_path):
     """With a few seconds' training; the notebook shows a longer run."""
     settings = "puzzles=300 boards_per_puzzle=16 held_out=100 width=64 heads=4 boards_per_update=64 fewest_clues=5"
     settings += " most_clues=9 steps=140 warmup_steps=10 learning_rate=4e-3 checkpoint_every=0 validate_every=0"
-    printed = train(tmp_path / "run", *settings.split(), nproc=1)
+    printed = train(tmp_path / "run", *settings.split())
     guessed = float(re.search(r"filled in at random, ([\d.]+) of", printed)[1])
     [solved] = metrics(tmp_path / "run", "val_exact").values()
     assert solved > guessed + 0.2, (solved, guessed)
@@ -383,27 +388,25 @@ def test_a_bad_file_of_puzzles_is_named(tmp_path, text, message):
     assert message in str(error.value) and str(tmp_path / "train.csv") in str(error.value)
 
 
-def test_it_trains_in_bfloat16_on_a_folder_and_tells_tensorboard(tmp_path):
-    folder = write_puzzles(tmp_path / "puzzles", 30, 11)
-    train(tmp_path / "run", f"data={folder}", "precision=bfloat16", "tensorboard=true", "steps=2", "validate_every=0")
-    assert list((tmp_path / "run" / "tensorboard").glob("events.*"))
-    assert 1 <= metrics(tmp_path / "run", "val_halting_steps")[2] <= 2
-    saved = checkpoint(tmp_path / "run", 2)
+def test_it_trains_in_bfloat16_on_a_folder_and_logs_to_tensorboard(runs, tmp_path):
+    assert list((runs / "bfloat16/tensorboard").glob("events.*"))
+    assert 1 <= metrics(runs / "bfloat16", "val_halting_steps")[2] <= 2
+    saved = checkpoint(runs / "bfloat16", 2)
     assert {tensor.dtype for tensor in (*saved["model"].values(), saved["embedding"]["table"])} == {torch.float32}
-    write_puzzles(folder, 40, 11)
+    run_dir, other = shutil.copytree(runs / "bfloat16", tmp_path / "run"), write_puzzles(tmp_path / "puzzles", 40, 11)
     with pytest.raises(InputError, match="it has boards"):
-        train(tmp_path / "run", f"data={folder}", "precision=bfloat16", "steps=3", "resume=auto", nproc=1)
+        train(run_dir, f"data={other}", "precision=bfloat16", "steps=3", "resume=auto")
 
 
 def test_more_puzzles_than_there_are_is_refused(tmp_path):
     with pytest.raises(InputError, match="ask for fewer, or for a wider range"):
-        train(tmp_path / "run", "fewest_clues=15", "most_clues=15", nproc=1)
+        train(tmp_path / "run", "fewest_clues=15", "most_clues=15")
 
 
 @pytest.mark.parametrize("size", ["boards_per_update=1000000000", "puzzles=100000000000", "width=10000000"])
 def test_memory_that_is_not_there_is_refused_before_it_is_asked_for(tmp_path, size):
     with pytest.raises(InputError, match="GiB of memory, each of 1 here has"):
-        train(tmp_path / "run", size, nproc=1)
+        train(tmp_path / "run", size)
 
 
 @pytest.mark.usefixtures("warm_launches")
@@ -416,7 +419,7 @@ def test_a_failure_on_rank_0_stops_every_rank_with_one_message(tmp_path):
     assert all(run.exit_codes.values())
 
 
-def test_a_run_has_one_name_and_settings_that_can_be_read(runs):
-    config = json.loads((runs[2] / "config.json").read_text())
-    assert config["run_name"].startswith("puzzles-") and config["world_size"] == 2
-    assert config["run_name"] != json.loads((runs[4] / "config.json").read_text())["run_name"]
+def test_a_run_has_a_name_of_its_own_and_settings_that_can_be_read(runs):
+    settings = [json.loads((runs / nproc / "config.json").read_text()) for nproc in ("2", "4")]
+    assert settings[0]["run_name"].startswith("puzzles-") and [s["world_size"] for s in settings] == [2, 4]
+    assert settings[0]["run_name"] != settings[1]["run_name"]

@@ -27,7 +27,7 @@ from stopped_within_a_step import stopped_within
 from torch._C._distributed_c10d import _dump_fr_trace  # gloo's flight recorder, which is always on
 from training_runs import ROOT, checkpoint, metrics, one_process_group
 
-from ddp_course import diloco_ddp, experts_ddp, finetune_ddp, minigpt_ddp, parallel_ddp
+from ddp_course import diloco_ddp, experts_ddp, finetune_ddp, minigpt_ddp, parallel_ddp, puzzles_ddp
 from ddp_course.base.errors import InputError
 from ddp_course.data.token_file import Tokens
 from ddp_course.data.windows import validation_batches
@@ -46,6 +46,7 @@ TRAINERS = {
     "experts": experts_ddp,
     "parallel": parallel_ddp,
     "finetune": finetune_ddp,
+    "puzzles": puzzles_ddp,
 }
 SIZES = {"Float": 4, "Double": 8}
 
