@@ -260,6 +260,7 @@ def test_distributed_checkpoints_resume_at_another_world_size(runs, tmp_path):
         assert metrics(run_dir, key) == pytest.approx(metrics(runs / "1", key), abs=1e-10)
 
 
+@pytest.mark.usefixtures("warm_launches")
 def test_sigterm_saves_on_all_ranks_and_torchrun_does_not_start_them_again(tmp_path):
     """Whoever stops a run does not want --max-restarts runs more. Started again by hand, it goes on."""
     run_dir, pid, seldom = tmp_path / "run", os.getpid(), ("validate_every=0", "checkpoint_every=0")

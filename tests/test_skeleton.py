@@ -1,6 +1,9 @@
 """The script to copy trains as the course's trainer does, at any number of processes, and goes on after a stop."""
 
+import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from datetime import timedelta
@@ -8,8 +11,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import skeleton_runs
 import torch
 import warm
+from disturbance import contents
 from torch.utils._python_dispatch import TorchDispatchMode
 from training_runs import ROOT, metrics, train_in_turn
 
@@ -44,9 +49,16 @@ def of_the_trainer(tmp_path_factory):
     return {"loss": metrics(run_dir), "validation loss": metrics(run_dir, "val_loss")}
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a run of two ranks that has come to its end, and the run."""
+    run_dir = tmp_path_factory.mktemp("finished") / "run"
+    return run_dir, warm.ranks(SKELETON, *FLAGS, "--run-dir", run_dir, nproc=2)
+
+
 @pytest.mark.parametrize("nproc", [1, pytest.param(2, marks=pytest.mark.smoke), 3, 4])
-def test_its_losses_are_the_trainers(of_the_trainer, nproc):
-    run = warm.ranks(SKELETON, *FLAGS, nproc=nproc)
+def test_its_losses_are_the_trainers(of_the_trainer, finished, nproc):
+    run = finished[1] if nproc == 2 else warm.ranks(SKELETON, *FLAGS, nproc=nproc)
     losses = curves(run.lines[0])
     for name, of_step in of_the_trainer.items():
         assert losses[name] == pytest.approx(of_step, abs=PRINTED), name
@@ -55,9 +67,8 @@ def test_its_losses_are_the_trainers(of_the_trainer, nproc):
 
 
 def test_what_does_not_divide_is_said_once():
-    with pytest.raises(AssertionError) as failure:
-        warm.ranks(SKELETON, "--tokens-per-update", 1000, nproc=2)
-    assert str(failure.value).count("--tokens-per-update 1,000 is not a multiple of the 1,024 of all ranks") == 1
+    run = warm.ranks(SKELETON, "--tokens-per-update", 1000, nproc=2, exit_code=1)
+    assert run.lines == {0: ["--tokens-per-update 1,000 is not a multiple of the 1,024 of all ranks"], 1: []}
 
 
 def test_it_is_short_and_knows_only_a_model_and_tokens_of_ours():
@@ -70,30 +81,10 @@ def test_make_skeleton_writes_a_script_that_runs_and_overwrites_nothing(tmp_path
     make = ["make", "-C", str(ROOT), "skeleton", f"DIR={tmp_path}"]
     assert subprocess.run(make, capture_output=True, text=True).returncode == 0
     assert "ddp_course" not in (tmp_path / "train.py").read_text()
-    printed = warm.single_process(tmp_path / "train.py", *FLAGS, "--steps", 1).stdout
-    assert "step 1  loss" in printed, printed
+    done = warm.single_process(tmp_path / "train.py", *FLAGS, "--steps", 1)
+    assert "step 1  loss" in done.stdout, done
     again = subprocess.run(make, capture_output=True, text=True)
     assert again.returncode != 0 and "train.py is there already" in again.stderr
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """The folder of a run that has come to its end."""
-    run_dir = tmp_path_factory.mktemp("finished") / "run"
-    warm.ranks(SKELETON, *FLAGS, "--run-dir", run_dir, nproc=2)
-    return run_dir
-
-
-def contents(folder):
-    """{name: bytes} of all that lies in a folder, but for the lock."""
-    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock"}
-
-
-def refusal(run):
-    """The one line that a rank printed before all ranks ended, without the sentence of torch's launcher."""
-    lines = [line for rank in sorted(run.lines) for line in run.lines[rank]]
-    assert len(lines) == 1, lines
-    return lines[0]
 
 
 BROKEN = {
@@ -108,34 +99,38 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("damage", BROKEN)
-def test_a_folder_that_cannot_be_used_is_refused_and_left_as_it_is(damage, finished, tmp_path):
-    folder = tmp_path / "run"
-    if damage in ("torn", "empty file", "another model"):
-        folder.mkdir()
-        for name, content in (contents(finished) | {"lock": b""}).items():
-            (folder / name).write_bytes(content)
-    BROKEN[damage](folder)
-    initial = contents(tmp_path)
-    run = warm.ranks(SKELETON, *FLAGS, "--run-dir", folder, nproc=2, exit_code=1)
-    assert f"--run-dir {folder} has to be new, or an intact run of this script" in refusal(run)
-    assert contents(tmp_path) == initial
-
-
-@pytest.mark.parametrize("without", [0, 1])
-def test_ranks_that_do_not_find_the_same_checkpoint_are_refused(without, finished, tmp_path):
-    """A folder of a machine's own: of the two, one is empty."""
+@pytest.fixture(scope="module")
+def refusals(finished, tmp_path_factory):
+    """A folder for each run that has to be refused, what was in it, and by rank {title: message or exit code}."""
+    top = tmp_path_factory.mktemp("refused")
+    flags = [*map(str, FLAGS), "--run-dir"]
+    runs = {title: [str(top / title), [*flags, str(top / title / "run")]] for title in BROKEN}
+    for title, damage in BROKEN.items():
+        (top / title).mkdir()
+        if title in ("torn", "empty file", "another model"):
+            shutil.copytree(finished[0], top / title / "run")
+        damage(top / title / "run")
     for rank in range(2):
-        (tmp_path / f"of_rank_{rank}" / "run").mkdir(parents=True)
-    for name, content in (contents(finished) | {"lock": b""}).items():
-        (tmp_path / f"of_rank_{1 - without}" / "run" / name).write_bytes(content)
-    script = tmp_path / "train.py"
-    script.write_text(
-        f"import os, runpy\nos.chdir('{tmp_path}/of_rank_' + os.environ['RANK'])\n"
-        f"runpy.run_path({str(SKELETON)!r}, run_name='__main__')\n"
-    )
-    run = warm.ranks(script, *FLAGS, "--steps", 6, "--run-dir", "run", nproc=2, exit_code=1)
-    assert "--run-dir run has to be new" in (sentence := refusal(run)) and "step 0; step 4" in sentence
+        runs[f"rank {rank} has none"] = [str(top / f"rank {rank} has none/rank {{rank}}"), [*flags, "run"]]
+        (top / f"rank {rank} has none/rank {rank}/run").mkdir(parents=True)
+        shutil.copytree(finished[0], top / f"rank {rank} has none/rank {1 - rank}/run")
+    (top / "runs.json").write_text(json.dumps(runs))
+    initial = {title: contents(top / title) for title in runs}
+    return top, initial, warm.ranks(skeleton_runs.__file__, top / "runs.json", nproc=2).results
+
+
+@pytest.mark.parametrize("damage", BROKEN)
+def test_a_folder_that_cannot_be_used_is_refused_and_left_as_it_is(damage, refusals):
+    top, initial, codes = refusals
+    assert f"--run-dir {top / damage / 'run'} has to be new, or an intact run of this script" in codes[0][damage]
+    assert codes[1][damage] == 1 and contents(top / damage) == initial[damage]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ranks_that_do_not_find_the_same_checkpoint_are_refused(rank, refusals):
+    """A folder of a machine's own: of the two, one is empty."""
+    codes = [of_rank[f"rank {rank} has none"] for of_rank in refusals[2].values()]
+    assert "--run-dir run has to be new" in codes[0] and "step 0; step 4" in codes[0] and codes[1] == 1
 
 
 def test_of_two_jobs_on_one_folder_the_second_is_refused(tmp_path):
@@ -209,7 +204,8 @@ def test_its_save_passes_the_exercise_on_saving(tmp_path):
 
 
 def test_the_two_newest_checkpoints_stay(finished):
-    assert sorted(contents(finished)) == ["step_00000002.pt", "step_00000004.pt"]
+    names = sorted(path.name for path in finished[0].iterdir())
+    assert names == ["lock", "step_00000002.pt", "step_00000004.pt"]
 
 
 class Reads(TorchDispatchMode):
@@ -279,12 +275,10 @@ def test_ctrl_c_ends_it_while_torch_is_imported(tmp_path):
     (tmp_path / "numpy.py").write_text(
         "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(600)\n"
     )
-    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{RUN}", str(SKELETON)]
-    done = subprocess.run(["sh", "-c", '"$@"; echo "exit code $?"', "sh", *command], capture_output=True, text=True)
+    command = ["sh", "-c", '"$@"; echo "exit code $?"', "sh", sys.executable, SKELETON]
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{os.environ['PYTHONPATH']}"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert (done.stdout, done.stderr) == ("exit code 130\n", "")
-
-
-RUN = "import runpy, sys\nsys.argv = sys.argv[1:]\nrunpy.run_path(sys.argv[0], run_name='__main__')"
 
 
 @pytest.mark.parametrize(
