@@ -1,18 +1,20 @@
 """GRPO: its formulas, its reward, and the launchable at 1, 2 and 4 processes."""
 
+import importlib
 import json
 import math
 import shutil
 import warnings
 from dataclasses import replace
 
+import grpo_rung
 import pytest
 import stopped_within_a_step
 import torch
 import warm
 from disturbance import copy_up_to
 from huggingface_folder import make_model
-from training_runs import ROOT, checkpoint, largest_gap, merged, metrics, train_alone
+from training_runs import ROOT, checkpoint, in_this_process, largest_gap, merged, metrics, one_process_group, train_here
 
 from ddp_course import grpo_ddp
 from ddp_course.base.errors import InputError
@@ -197,8 +199,8 @@ def test_pairs_without_a_prompt_and_with_one_token(tmp_path):
     batch, _ = take_pairs(players, [Pair("", "a", "b", "")], beta=0.1)
     assert batch.tokens.tolist() == [[words.end_of_text, ord("a")], [words.end_of_text, ord("b")]]
     assert batch.counted.tolist() == [[True], [True]]
-    assert describe(batch, 2, process_group.start(60, "cpu"))["tokens"] == 2
-    process_group.stop()
+    with one_process_group() as world:
+        assert describe(batch, 2, world)["tokens"] == 2
 
 
 @pytest.mark.parametrize(
@@ -312,129 +314,43 @@ def test_prompts_of_an_update_are_a_pure_function_of_seed_and_update():
 
 # ---- the ladder --------------------------------------------------------------------------------------------------
 
-RUNG = '''
-import copy, json, sys
-from dataclasses import dataclass
-import torch
-from torch.nn.parallel import DistributedDataParallel
-from ddp_course.data import tokenizer
-from ddp_course.grpo_ddp import GRPOConfig, learn
-from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
-from ddp_course.distributed import process_group
-from ddp_course.distributed.replica_check import assert_replicas_equal
-from ddp_course.post_training.batch import describe
-from ddp_course.post_training.grpo import AdaptiveBeta, kl_estimate
-from ddp_course.post_training.policies import load_policy
-from ddp_course.post_training.rollout import Players, sample_groups
-
-PROMPTS = [f"def f{n}({'a, ' * (n % 3)}b):" for n in range(5)]  # 5 prompts: 4 ranks have 2, 1, 1, 1
-GROUP = 3
-
-
-def completion(prompt, number):
-    generator = torch.Generator().manual_seed(31 * PROMPTS.index(prompt) + number)
-    length = int(torch.randint(1, 12, (1,), generator=generator))
-    return torch.randint(1, 128, (length,), generator=generator).tolist()
-
-
-@dataclass(frozen=True)
-class Given(Players):
-    """Players that sample what is given."""
-
-    def sample(self, model, prompts, seed=None):
-        texts = [self.tokenizer.decode(prompt[len(self.begin) :]) for prompt in prompts]
-        return [completion(text, place % GROUP) for place, text in enumerate(texts)]
-
-
-class Length:
-    def score(self, prompts, completions):
-        return torch.tensor([len(text) % 5 + text.count("a") for text in completions], dtype=torch.float64)
-
-
-def models(name):
-    """Policy, reference, tokenizer and what stands before a prompt."""
-    torch.manual_seed(1)
-    if name == "minigpt":
-        policy, reference = (MiniGPT(MiniGPTConfig(256, 48, 2, 2, 16)).double() for _ in range(2))
-        return policy, reference, tokenizer.build("bytes", []), ()
-    start = load_policy(name)
-    policy, reference = start.model.double(), copy.deepcopy(start.model).double()
-    with torch.no_grad():
-        for parameter in reference.parameters():
-            parameter += 0.02 * torch.randn_like(parameter)
-    return policy, reference, start.tokenizer, start.begin
-
-
-def train(world, fault):
-    policy, reference, words, begin = models(sys.argv[2])
-    players = Given(policy, reference, Length(), words, 12, 0.9, micro_batch_size=2, precision="float64", begin=begin)
-    config = GRPOConfig(passes=2, micro_batch_size=2, clip=0.02, temperature=0.9, precision="float64")
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-3)
-    beta = AdaptiveBeta(0.5, target=0.0075, gain=0.5)
-    replica = policy if world.size == 1 else DistributedDataParallel(policy)
-    described = []
-    for update in range(3):
-        mine = PROMPTS[update:] + PROMPTS[:update]
-        batch, distinct = sample_groups(players, mine[world.rank :: world.size], GROUP)
-        seen = describe(batch, distinct, world)
-        divisor = int(batch.counted.sum()) * world.size if fault == "own divisor" else seen["tokens"]
-        loss, clipped, norm = learn(replica, optimizer, batch, divisor, beta.value, config, world)
-        own = kl_estimate(batch.old, batch.reference)[batch.counted].mean().item()
-        beta.update(own if fault == "own beta" else seen["kl"])
-        described.append(seen | {"norm": norm})
-    print(json.dumps({fault: {"described": described, "beta": beta.value}}), flush=True)
-    assert_replicas_equal(world, policy)
-    return policy.state_dict()
-
-
-world = process_group.start(timeout_seconds=30, device="cpu")
-weights = {fault: train(world, fault) for fault in ("none", "own divisor", "own beta")}
-if world.is_main:
-    torch.save(weights, sys.argv[1])
-process_group.stop()
-'''
-
 
 @pytest.fixture(scope="module")
 def climb(tmp_path_factory):
-    """All faults at once for each world size: ranks, policy -> (weights by fault, results by rank)."""
+    """{number of ranks: (weights by title, metrics by rank and title)}, see grpo_rung.py."""
     folder, climbed = tmp_path_factory.mktemp("rung"), {}
-    (folder / "rung.py").write_text(RUNG)
-
-    def run(nproc, policy="minigpt"):
-        if policy == "hf" and not (folder / "hf").exists():
-            pytest.importorskip("transformers", reason="the policy hf: needs transformers: pip install transformers")
-            (folder / "hf").mkdir()
-            make_model(folder / "hf")
-        if (nproc, policy) not in climbed:
-            out = folder / f"{len(climbed)}.pt"
-            name = f"hf:{folder}/hf" if policy == "hf" else policy
-            results = warm.ranks(folder / "rung.py", out, name, nproc=nproc).results
-            climbed[nproc, policy] = torch.load(out, weights_only=True), results
-        return climbed[nproc, policy]
-
-    return run
+    foreign = [f"hf:{make_model(folder)}"] if importlib.util.find_spec("transformers") else []
+    for nproc, policies in {1: ["minigpt", *foreign], 2: ["minigpt", *foreign], 4: ["minigpt"]}.items():
+        words = folder / f"{nproc}.pt", *policies
+        if nproc == 1:
+            results = {0: grpo_rung.climb(*words)}
+        else:
+            results = warm.ranks(grpo_rung.__file__, *words, nproc=nproc).results
+        climbed[nproc] = torch.load(words[0], weights_only=True), results
+    return climbed
 
 
 @pytest.mark.parametrize(("nproc", "policy"), [(2, "minigpt"), (4, "minigpt"), (2, "hf")])
 def test_the_same_completions_give_the_same_update(climb, nproc, policy):
     """Ragged completions, uneven shares of the prompts, two passes, a clip that bites, a beta that moves: float64."""
-    (weights, results), (single_weights, single) = climb(nproc, policy), climb(1, policy)
-    assert largest_gap(weights["none"], single_weights["none"]) < 1e-10
+    (weights, results), (single_weights, single), title = climb[nproc], climb[1], f"{policy}, none"
+    if title not in weights:
+        pytest.skip("the policy hf: needs transformers: pip install transformers")
+    assert largest_gap(weights[title], single_weights[title]) < 1e-10
     for rank in range(nproc):
-        own, expected = results[rank]["none"], single[0]["none"]
-        assert own["beta"] == results[0]["none"]["beta"] != 0.5, "the same on all ranks, to the last bit"
-        assert own["beta"] == pytest.approx(expected["beta"], abs=1e-10)
-        for ours, theirs in zip(own["described"], expected["described"], strict=True):
-            assert ours == pytest.approx(theirs, abs=1e-10)
+        ours, theirs = results[rank][title], single[0][title]
+        assert ours["beta"] == results[0][title]["beta"] != 0.5, "the same on all ranks, to the last bit"
+        assert ours["beta"] == pytest.approx(theirs["beta"], abs=1e-10)
+        for metrics_of_round, expected in zip(ours["rounds"], theirs["rounds"], strict=True):
+            assert metrics_of_round == pytest.approx(expected, abs=1e-10)
 
 
 def test_the_rung_notices_what_is_of_one_rank_only(climb):
     """A divisor or a beta of a rank's own: replicas stay equal (the ranks were asked), and the update is another."""
-    (weights, results), (single, _) = climb(2), climb(1)
-    for fault in ("own divisor", "own beta"):
-        assert largest_gap(weights[fault], single[fault]) > 1e-6, fault
-    assert results[0]["own beta"]["beta"] != results[1]["own beta"]["beta"]
+    (weights, results), (single, _) = climb[2], climb[1]
+    for title in ("minigpt, own divisor", "minigpt, own beta"):
+        assert largest_gap(weights[title], single[title]) > 1e-6, title
+    assert results[0]["minigpt, own beta"]["beta"] != results[1]["minigpt, own beta"]["beta"]
 
 
 # ---- the launchable ----------------------------------------------------------------------------------------------
@@ -445,8 +361,7 @@ def pretrained(code, tmp_path_factory):
     """A tiny model that has read the functions for some seconds: few of the texts that it writes parse."""
     run_dir = tmp_path_factory.mktemp("pretrained")
     flags = "--steps 120 --learning-rate 3e-3 --validate-every 0 --checkpoint-every 0 --warmup-steps 10"
-    done = train_alone(run_dir, "--data", code, *flags.split())
-    assert done.returncode == 0, done.stderr
+    train_here(run_dir, "--data", code, *flags.split())
     return run_dir
 
 
@@ -454,16 +369,20 @@ def arguments(pretrained, code, run_dir, *flags):
     return merged("--preset", "tiny", "--pretrained", pretrained, "--data", code, "--run-dir", run_dir, *flags)
 
 
-def grpo(*flags):
+def train_two(*flags):
     """The tiny preset on two processes."""
     return warm.ranks(GRPO, *arguments(*flags), nproc=2)
+
+
+def train_one(*flags):
+    return in_this_process(grpo_ddp.train, command_line.parse(grpo_ddp.PRESETS, arguments(*flags)))
 
 
 @pytest.fixture(scope="module")
 def whole(pretrained, code, tmp_path_factory):
     """A run that nobody disturbs, long enough to learn; all its checkpoints."""
     run_dir = tmp_path_factory.mktemp("whole")
-    run = grpo(pretrained, code, run_dir, *LEARN)
+    run = train_two(pretrained, code, run_dir, *LEARN)
     return run_dir, run
 
 
@@ -511,7 +430,7 @@ def test_two_ranks_resume_bit_equal(whole, pretrained, code, tmp_path):
     words = arguments(pretrained, code, run_dir, *LEARN, "--resume", "auto")
     run = warm.ranks(stopped_within_a_step.__file__, "grpo_ddp", 7, 1, *words, nproc=2, exit_code=75)
     assert any("stopped after step 7: received SIGTERM" in line for line in run.lines[0])
-    grpo(pretrained, code, run_dir, *LEARN, "--resume", "auto")
+    train_two(pretrained, code, run_dir, *LEARN, "--resume", "auto")
     for key in ("loss", "reward", "kl", "beta", "entropy", "clip_fraction", "val_reward"):
         assert metrics(run_dir, key) == metrics(whole[0], key)
     ours, theirs = checkpoint(run_dir, 12), checkpoint(whole[0], 12)
@@ -525,13 +444,12 @@ def test_two_ranks_resume_bit_equal(whole, pretrained, code, tmp_path):
 def test_a_run_goes_on_with_the_prompts_it_began_with(pretrained, code, tmp_path, monkeypatch):
     monkeypatch.setenv("DDP_COURSE_CACHE", str(tmp_path / "cache"))
     shutil.copytree(code, tmp_path / "code")
-    words = arguments(pretrained, tmp_path / "code", tmp_path / "run", "--resume", "auto", "--validate-every", 0)
-    assert warm.single_process(GRPO, *words, "--steps", 1).returncode == 0
+    words = pretrained, tmp_path / "code", tmp_path / "run", "--resume", "auto", "--validate-every", 0
+    train_one(*words, "--steps", 1)
     (tmp_path / "code" / "a_new_file.py").write_text("def another(one):\n    return one\n")
-    done = warm.single_process(GRPO, *words, "--steps", 2)
-    assert done.returncode == 0 and not done.stderr, done.stderr
+    train_one(*words, "--steps", 2)
     shutil.rmtree(tmp_path / "cache" / "prompts")
-    done = warm.single_process(GRPO, *words, "--steps", 3)
+    done = warm.single_process(GRPO, *arguments(*words, "--steps", 3))
     assert "the prompts that this run began with are gone" in done.stdout
     assert done.returncode == 1 and "it has prompts and pairs" in done.stderr and len(done.stderr.splitlines()) == 1
 
@@ -542,8 +460,7 @@ def test_the_pairwise_objective_learns_its_pairs(pretrained, code, tmp_path):
     write_pairs(tmp_path / "pairs.jsonl", pairs)
     flags = "--objective pairwise --steps 6 --new-tokens 32 --passes 1 --min-statements 2".split()
     flags += ["--pairs", tmp_path / "pairs.jsonl"]
-    done = warm.single_process(GRPO, *arguments(pretrained, code, tmp_path / "run", *flags))
-    assert done.returncode == 0, done.stderr
+    train_one(pretrained, code, tmp_path / "run", *flags)
     margins = list(metrics(tmp_path / "run", "lp_margin").values())
     assert margins[-1] > margins[0] and set(metrics(tmp_path / "run", "r_margin").values()) == {1.0}
 
@@ -579,13 +496,8 @@ def test_bad_input_is_one_sentence(pretrained, code, whole, tmp_path, what):
     (tmp_path / "text" / "a.txt").write_text("no code here\n" * 99)
     (tmp_path / "bad.jsonl").write_text('{"prompt": "a", "chosen": "b"}\n')
     write_pairs(tmp_path / "equal.jsonl", [Pair("", "    return a\n", "    return a)\n")] * 2)  # neither parses
-    words = arguments(pretrained, code, tmp_path / "run", *flags)
-    words = [str(word).format(tmp=tmp_path, whole=whole[0]) for word in words]
-    try:
-        with pytest.raises(InputError) as refused:
-            grpo_ddp.train(command_line.parse(grpo_ddp.PRESETS, words))
-    finally:
-        process_group.stop()
+    with pytest.raises(InputError) as refused:
+        train_one(pretrained, code, tmp_path / "run", *(flag.format(tmp=tmp_path, whole=whole[0]) for flag in flags))
     assert message.format(tmp=tmp_path) in str(refused.value) and len(str(refused.value).splitlines()) == 1
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
