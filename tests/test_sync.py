@@ -3,21 +3,19 @@
 import pytest
 import warm
 
-from ddp_course.launcher import RunFailed, torchrun
+from ddp_course.launcher import forked
 
 HEADER = """
-import json
+import json, os, signal, time
 import torch
 from ddp_course.base.errors import InputError
 from ddp_course.distributed import process_group, sync
+"""
+
+ON_FOUR_RANKS = """
 world = process_group.start(timeout_seconds=30)
-"""
-FOOTER = """
-process_group.stop()
-"""
 
 
-ON_TWO_RANKS = """
 def fail(error):
     raise error("no such file: x.txt")
 
@@ -32,69 +30,71 @@ def failure(function, *arguments):
 results = {error.__name__: failure(sync.from_rank_0, lambda: fail(error)) for error in (InputError, ZeroDivisionError)}
 results["decided"] = sync.from_rank_0(world, lambda: {"name": f"run-{world.rank}"})
 results["not_picklable"] = failure(sync.from_rank_0, lambda: open(__file__))
-results["other_values"] = failure(sync.assert_same_value, "the tokenizer", "bytes" if world.rank == 0 else "bpe")
+results["other_values"] = failure(sync.assert_same_value, "the tokenizer", "bpe" if world.rank == 2 else "bytes")
+value = torch.tensor(2.0**24 if world.rank == 0 else 1.0)
+results["sums"] = sync.sum_over_ranks(world, value, world.rank + 1, 0.1)
 print(json.dumps(results))
+process_group.stop()
+"""
+
+SLOW_THEN_FROZEN = """
+world = process_group.start(timeout_seconds=2)
+print(sync.from_rank_0(world, lambda: time.sleep(4) or 7), flush=True)
+pid = sync.from_rank_0(world, os.getpid)
+try:
+    sync.from_rank_0(world, lambda: os.kill(pid, signal.SIGSTOP))
+finally:
+    os.kill(pid, signal.SIGKILL)
 """
 
 
 @pytest.fixture(scope="module")
-def two_ranks(tmp_path_factory):
-    """The results of ON_TWO_RANKS, by rank: one job for all."""
-    run = warm.ranks(script(tmp_path_factory.mktemp("two"), ON_TWO_RANKS), nproc=2)
-    return lambda name: [run.results[rank][name] for rank in range(2)]
+def four_ranks(tmp_path_factory):
+    """The results of ON_FOUR_RANKS, by rank."""
+    path = tmp_path_factory.mktemp("four") / "script.py"
+    path.write_text(HEADER + ON_FOUR_RANKS)
+    run = warm.ranks(path, nproc=4)
+    return lambda name: [run.results[rank][name] for rank in range(4)]
 
 
-def script(folder, body, timeout_seconds=30):
-    path = folder / "script.py"
-    path.write_text(HEADER.replace("timeout_seconds=30", f"timeout_seconds={timeout_seconds}") + body + FOOTER)
-    return path
+@pytest.fixture(scope="module")
+def slow_then_frozen(tmp_path_factory):
+    """The two ended processes of SLOW_THEN_FROZEN; rank 0 is killed when rank 1 has given up."""
+    path, store = tmp_path_factory.mktemp("frozen") / "script.py", forked.open_store()
+    path.write_text(HEADER + SLOW_THEN_FROZEN)
+    return warm.processes(path, [], [forked.rank_environment(rank, 2, store.port) for rank in range(2)], timeout=250)
 
 
-def test_rank_0_decides_for_all(two_ranks):
-    assert two_ranks("decided") == [{"name": "run-0"}] * 2
-
-
-def test_rank_0_may_take_longer_than_a_collective_may_wait(tmp_path):
-    body = """
-import time
-print(json.dumps({"found": sync.from_rank_0(world, lambda: time.sleep(4) or 7)}))
-"""
-    results = warm.ranks(script(tmp_path, body, timeout_seconds=2), nproc=2).results
-    assert results == {0: {"found": 7}, 1: {"found": 7}}
+def test_rank_0_decides_for_all(four_ranks):
+    assert four_ranks("decided") == [{"name": "run-0"}] * 4
 
 
 @pytest.mark.parametrize("error", ["InputError", "ZeroDivisionError"])
-def test_a_failure_on_rank_0_reaches_every_rank(two_ranks, error):
-    (kind, text), (_, text_of_rank_1) = two_ranks(error)
-    assert kind == error and text == text_of_rank_1 == "no such file: x.txt"
+def test_a_failure_on_rank_0_reaches_every_rank(four_ranks, error):
+    text = "no such file: x.txt"
+    assert four_ranks(error) == [[error, text], *[["InputError", text]] * 3]
 
 
-def test_a_result_that_cannot_be_sent_fails_on_every_rank(two_ranks):
-    failures = two_ranks("not_picklable")
-    assert [kind for kind, _ in failures] == ["TypeError", "InputError"]
+def test_a_result_that_cannot_be_sent_fails_on_every_rank(four_ranks):
+    failures = four_ranks("not_picklable")
+    assert [kind for kind, _ in failures] == ["TypeError", *["InputError"] * 3]
     assert all("cannot pickle" in text for _, text in failures)
 
 
-def test_a_frozen_rank_0_is_an_error_and_no_endless_wait(tmp_path):
-    body = """
-import os, signal
-sync.from_rank_0(world, lambda: os.kill(os.getpid(), signal.SIGSTOP))
-"""
-    with pytest.raises(RunFailed, match="RankSilent: rank 0 has given no sign of life for 10 s"):
-        torchrun(script(tmp_path, body, timeout_seconds=10), nproc=2, timeout=250)
+def test_values_that_differ_are_shown(four_ranks):
+    text = "the tokenizer differs: rank 0 has 'bytes', rank 2 has 'bpe'"
+    assert four_ranks("other_values") == [["ReplicasDiffer", text]] * 4
 
 
-def test_values_that_differ_are_shown(two_ranks):
-    text = "the tokenizer differs: rank 0 has 'bytes', rank 1 has 'bpe'"
-    assert two_ranks("other_values") == [["ReplicasDiffer", text]] * 2
-
-
-def test_sums_are_exact_in_float64(tmp_path):
+def test_sums_are_exact_in_float64(four_ranks):
     # In float32, 2**24 + 1 is 2**24: a reduction in the values' own format would lose the ones.
-    body = """
-value = torch.tensor(2.0**24 if world.rank == 0 else 1.0)
-total, count, small = sync.sum_over_ranks(world, value, world.rank + 1, 0.1)
-print(json.dumps({"total": total, "count": count, "small": small}))
-"""
-    results = warm.ranks(script(tmp_path, body), nproc=4).results
-    assert results[3] == {"total": 2**24 + 3, "count": 10, "small": 0.1 + 0.1 + 0.1 + 0.1}
+    assert four_ranks("sums") == [[2**24 + 3, 10, 0.1 + 0.1 + 0.1 + 0.1]] * 4
+
+
+def test_rank_0_may_take_longer_than_a_collective_may_wait(slow_then_frozen):
+    assert [process.stdout for process in slow_then_frozen] == ["7\n", "7\n"]
+
+
+def test_a_frozen_rank_0_is_an_error_and_no_endless_wait(slow_then_frozen):
+    assert [process.returncode for process in slow_then_frozen] == [-9, 1]
+    assert "RankSilent: rank 0 has given no sign of life for 10 s" in slow_then_frozen[1].stderr
