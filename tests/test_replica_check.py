@@ -2,7 +2,7 @@
 
 import pytest
 import warm
-from training_runs import TRAINER, metrics
+from training_runs import TRAINER, arguments, metrics, train_in_turn
 
 from ddp_course.launcher import RunFailed, torchrun
 
@@ -25,7 +25,7 @@ def trained(seed=1):
     return model, optimizer
 
 
-def said(change, *, on=1, **options):
+def message(change, *, on=1, **options):
     model, optimizer = trained()
     if world.rank == on:
         with torch.no_grad():
@@ -56,13 +56,13 @@ def tensor_rate(model, optimizer):
     optimizer.param_groups[0]["lr"] = torch.tensor(rate, dtype=torch.float64)
 
 
-found = {name: said(change) for name, change in changes.items()}
-found["buffers"] = said(changes["other_buffer"], buffers=True)
-found["own_random_state"] = said(changes["seed_of_rank_0"], own_random_state=True)
-found["all well"] = said(changes["nothing"], buffers=True, own_random_state=True)
-found["tensor_rate"] = said(tensor_rate, on=world.rank)
-found["odd rank 0"] = said(changes["add_a_half"], on=0)
-print(json.dumps(found))
+messages = {name: message(change) for name, change in changes.items()}
+messages["buffers"] = message(changes["other_buffer"], buffers=True)
+messages["own_random_state"] = message(changes["seed_of_rank_0"], own_random_state=True)
+messages["equal"] = message(changes["nothing"], buffers=True, own_random_state=True)
+messages["tensor_rate"] = message(tensor_rate, on=world.rank)
+messages["other_rank_0"] = message(changes["add_a_half"], on=0)
+print(json.dumps(messages))
 process_group.stop()
 """
 
@@ -77,16 +77,16 @@ def reports(tmp_path_factory):
     return results[0]
 
 
-@pytest.mark.parametrize("case", ["nothing", "all well", "other_buffer", "seed_of_rank_0"])
-def test_equal_replicas_pass_and_so_does_what_nobody_asked_for(reports, case):
+@pytest.mark.parametrize("case", ["nothing", "equal", "other_buffer", "seed_of_rank_0"])
+def test_equal_replicas_pass_and_so_does_a_difference_that_is_not_compared(reports, case):
     assert reports[case] is None
 
 
 @pytest.mark.parametrize(
-    ("case", "says"),
+    ("case", "text"),
     [
         ("add_a_half", "parameter 2.weight on rank 1 is up to 0.5 from rank 0's (1 of "),
-        ("odd rank 0", "parameter 2.weight on rank 0 is up to 0.5 from rank 1's (1 of "),
+        ("other_rank_0", "parameter 2.weight on rank 0 is up to 0.5 from rank 1's (1 of "),
         ("flip_a_bit", "parameter 2.weight on rank 1 is up to "),
         ("swap", "parameter 2.weight on rank 1 is up to "),
         ("all_nan", "parameter 0.bias on rank 1 is up to nan from rank 0's (1 of "),
@@ -98,8 +98,8 @@ def test_equal_replicas_pass_and_so_does_what_nobody_asked_for(reports, case):
         ("buffers", "buffer 1.running_mean on rank 1 is up to 1 from rank 0's (1 of "),
     ],
 )
-def test_the_step_the_kind_the_tensor_and_the_rank_are_named(reports, case, says):
-    assert reports[case].startswith(f"ReplicasDiffer: replicas differ after step 12: {says}")
+def test_the_step_the_kind_the_tensor_and_the_rank_are_named(reports, case, text):
+    assert reports[case].startswith(f"ReplicasDiffer: replicas differ after step 12: {text}")
 
 
 def test_equal_random_states_are_named(reports):
@@ -113,11 +113,11 @@ sys.argv[0] = {str(TRAINER)!r}
 from ddp_course import minigpt_ddp
 from ddp_course.training import command_line
 
-healthy, updates = minigpt_ddp.clip_grad_norm_, []
+healthy, steps = minigpt_ddp.clip_grad_norm_, []
 def flipping(parameters, limit):
     parameters = list(parameters)
-    updates.append(1)
-    if os.environ["RANK"] == "1" and len(updates) == 3:
+    steps.append(1)
+    if os.environ["RANK"] == "1" and len(steps) == 3:
         parameters[0].data.view(torch.int32)[0, 0] ^= 1 << 20
     return healthy(parameters, limit)
 minigpt_ddp.clip_grad_norm_ = flipping
@@ -126,27 +126,26 @@ command_line.run(minigpt_ddp.train, minigpt_ddp.PRESETS)
 
 
 @pytest.mark.usefixtures("warm_launches")
-def test_one_bit_of_one_rank_ends_the_trainer_at_the_next_check(tmp_path):
+@pytest.mark.parametrize(
+    ("flags", "message", "last_step", "checkpoints"),
+    [
+        (("--check-every", 2), "error: replicas differ after step 4: parameter ", 3, []),
+        (("--steps", 5), "error: replicas differ: parameter ", 5, ["step_000005"]),
+    ],
+    ids=["at the next check", "at the end without a check"],
+)
+def test_one_bit_of_one_rank_ends_the_trainer(tmp_path, flags, message, last_step, checkpoints):
     (tmp_path / "flipped.py").write_text(FLIPPED)
-    flags = ["--preset", "tiny", "--sample-tokens", 0, "--run-dir", tmp_path / "run"]
     with pytest.raises(RunFailed) as failed:
-        torchrun(tmp_path / "flipped.py", *flags, "--check-every", 2, nproc=2, quiet=True, timeout=600)
+        torchrun(tmp_path / "flipped.py", *arguments(tmp_path / "run", *flags), nproc=2, quiet=True, timeout=600)
     run, (line,) = failed.value.run, [line for line in failed.value.run.lines[0] if "error" in line]
-    assert line.startswith("error: replicas differ after step 4: parameter ") and " on rank 1 is up to " in line
+    assert line.startswith(message) and " on rank 1 is up to " in line
     assert run.exit_codes[0] == 1 and not any("Traceback" in text for lines in run.lines.values() for text in lines)
-    assert max(metrics(tmp_path / "run")) == 3  # the step that was found wrong is not reported
-    assert not list((tmp_path / "run").glob("checkpoints/*"))  # and nothing of it is saved
-
-
-def test_without_a_check_the_same_fault_is_found_at_the_end_only(tmp_path):
-    (tmp_path / "flipped.py").write_text(FLIPPED)
-    flags = ["--preset", "tiny", "--sample-tokens", 0, "--steps", 5, "--run-dir", tmp_path / "run"]
-    run = warm.ranks(tmp_path / "flipped.py", *flags, nproc=2, exit_code=1)
-    assert "error: replicas differ: parameter" in "".join(run.lines[0]) and max(metrics(tmp_path / "run")) == 5
+    assert max(metrics(tmp_path / "run")) == last_step  # the step that a check refuses is neither reported nor saved
+    assert [path.name for path in (tmp_path / "run").glob("checkpoints/*")] == checkpoints
 
 
 def test_a_healthy_run_passes_every_check_and_its_losses_stay_the_same(tmp_path):
-    for name, check_every in (("checked", 1), ("plain", 0)):
-        flags = ["--preset", "tiny", "--sample-tokens", 0, "--steps", 4, "--dropout", 0.1, "--run-dir", tmp_path / name]
-        warm.ranks(TRAINER, *flags, "--check-every", check_every, nproc=2)
+    flags, runs = ("--steps", 4, "--dropout", 0.1), {"checked": 1, "plain": 0}
+    train_in_turn([arguments(tmp_path / run, *flags, "--check-every", n) for run, n in runs.items()], 2, tmp_path)
     assert metrics(tmp_path / "checked") == metrics(tmp_path / "plain")
