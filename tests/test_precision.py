@@ -1,12 +1,13 @@
-"""--precision: what auto decides and who decides it, what a checkpoint keeps, and what the switches mean."""
+"""--precision: what auto takes, that rank 0 decides, what a checkpoint keeps, and what the switches mean."""
 
 import json
-import shutil
+from unittest import mock
 
 import pytest
 import torch
 import torch.nn.functional as F
 import warm
+from disturbance import copy_up_to
 from training_runs import checkpoint, largest_gap, metrics, train_here
 
 from ddp_course.base.errors import InputError
@@ -20,17 +21,22 @@ OUTCOMES = {  # seconds of float32, of bfloat16 with fused attention, and with a
     "float32 wins": ((1.0, 2.0, 3.0), Arithmetic("float32", "fused")),
     "bfloat16 wins": ((2.0, 1.0, 3.0), Arithmetic("bfloat16", "fused")),
     "bfloat16 wins with math attention": ((2.0, 3.0, 1.0), Arithmetic("bfloat16", "math")),
-    "too little is won": ((1.0, 0.99, 0.98), Arithmetic("float32", "fused")),
+    "bfloat16 saves too little": ((1.0, 0.99, 0.98), Arithmetic("float32", "fused")),
 }
 
 
 def fake(monkeypatch, seconds):
-    """A machine with bfloat16 units on which the trials take so long."""
+    """A machine with bfloat16 units, on which the trials take these seconds."""
     ways = [Arithmetic("float32", "fused"), Arithmetic("bfloat16", "fused"), Arithmetic("bfloat16", "math")]
     by_way = dict(zip(ways, seconds, strict=True))
     monkeypatch.setattr(precision, "has_bfloat16", lambda device: True)
     monkeypatch.setattr(precision, "TRIAL_SECONDS", 0.0)
     monkeypatch.setattr(precision, "seconds_of", lambda way, trial, device: by_way[way])
+
+
+def arithmetic_of(run_dir):
+    settings = json.loads((run_dir / "config.json").read_text())
+    return Arithmetic(settings["precision"], settings["attention"])
 
 
 def test_the_compiler_gets_the_model_inside_the_wrapper(tmp_path, monkeypatch):
@@ -42,40 +48,36 @@ def test_the_compiler_gets_the_model_inside_the_wrapper(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("seconds", "right"), OUTCOMES.values(), ids=OUTCOMES)
-def test_auto_takes_the_faster_one_and_says_so(tmp_path, monkeypatch, seconds, right):
+def test_auto_takes_the_fastest_arithmetic_and_says_so(tmp_path, monkeypatch, seconds, right):
     fake(monkeypatch, seconds)
     printed = train_here(tmp_path, *AUTO)
-    settings = json.loads((tmp_path / "config.json").read_text())
-    assert Arithmetic(settings["precision"], settings["attention"]) == right
+    assert arithmetic_of(tmp_path) == right
     (line,) = [line for line in printed.splitlines() if line.startswith("--precision auto")]
     assert f"takes {right.precision}; a trial took: float32 with fused attention {seconds[0] * 1e3:.1f} ms" in line
     assert torch.backends.cuda.flash_sdp_enabled(), "a choice of this run has become a switch of the whole process"
 
 
-def test_a_resumed_run_keeps_what_was_decided(tmp_path, monkeypatch):
+def test_a_resumed_run_keeps_its_arithmetic(tmp_path, monkeypatch):
     fake(monkeypatch, (2.0, 3.0, 1.0))
     train_here(tmp_path / "whole", *AUTO)
-    shutil.copytree(tmp_path / "whole", tmp_path / "run")
-    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step_000004")
+    run_dir = copy_up_to(tmp_path / "whole", 2, tmp_path / "run")
     fake(monkeypatch, (1.0, 2.0, 3.0))  # another machine, or another moment
-    resumed = train_here(tmp_path / "run", *AUTO, "--resume", "auto")
-    assert "a trial took" not in resumed
-    settings = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert (settings["precision"], settings["attention"]) == ("bfloat16", "math")
-    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
-    assert largest_gap(checkpoint(tmp_path / "run", 4)["model"], checkpoint(tmp_path / "whole", 4)["model"]) == 0.0
+    assert "a trial took" not in train_here(run_dir, *AUTO, "--resume", "auto")
+    assert arithmetic_of(run_dir) == Arithmetic("bfloat16", "math")
+    assert metrics(run_dir) == metrics(tmp_path / "whole")
+    assert largest_gap(checkpoint(run_dir, 4)["model"], checkpoint(tmp_path / "whole", 4)["model"]) == 0.0
 
 
-def test_nothing_is_timed_where_nothing_is_to_be_chosen(tmp_path, monkeypatch):
+def test_nothing_is_timed_without_a_choice(tmp_path, monkeypatch):
     monkeypatch.setattr(precision, "seconds_of", lambda *_: pytest.fail("timed"))
-    train_here(tmp_path / "wanted", "--precision", "bfloat16", "--steps", 1)
+    train_here(tmp_path / "chosen", "--precision", "bfloat16", "--steps", 1)
     monkeypatch.setattr(precision, "has_bfloat16", lambda device: False)
     train_here(tmp_path / "no_units", "--precision", "auto", "--steps", 1)
-    assert json.loads((tmp_path / "no_units" / "config.json").read_text())["precision"] == "float32"
+    assert arithmetic_of(tmp_path / "no_units").precision == "float32"
 
 
 def test_rank_0_decides_for_all(tmp_path):
-    """Each rank would find something else fastest."""
+    """On each rank another arithmetic would be the fastest."""
     (tmp_path / "disagree.py").write_text("""
 import json
 from dataclasses import asdict
@@ -127,14 +129,14 @@ def test_both_ways_of_attention_are_the_same(monkeypatch):
 
 def test_a_model_computes_attention_as_its_argument_says(monkeypatch):
     config = MiniGPTConfig(vocab_size=16, context=8, layers=1, heads=2, width=8)
-    tokens, calls, fused = torch.arange(8)[None], [], F.scaled_dot_product_attention
-    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *a, **b: calls.append(1) or fused(*a, **b))
+    tokens, fused = torch.arange(8)[None], mock.Mock(side_effect=F.scaled_dot_product_attention)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", fused)
     model = MiniGPT(config, "math")
     model(tokens)
-    assert not calls
+    assert not fused.called
     set_attention(model, "fused")
     model(tokens)
-    assert calls
+    assert fused.called
 
 
 def test_float32_means_float32_and_tf32_means_tf32():
@@ -144,7 +146,7 @@ def test_float32_means_float32_and_tf32_means_tf32():
     assert torch.backends.cuda.matmul.fp32_precision == "ieee"
 
 
-def test_a_wanted_precision_never_depends_on_a_clock():
+def test_a_chosen_precision_never_depends_on_a_clock():
     assert choose_attention("bfloat16", CPU, 512) == "math"
     assert choose_attention("bfloat16", CPU, 513) == choose_attention("float32", CPU, 64) == "fused"
     assert choose_attention("tf32", torch.device("cuda"), 64) == "fused"

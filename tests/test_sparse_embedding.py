@@ -1,4 +1,4 @@
-"""The sparse embedding on real ranks: the published update to the last bit, and no dearer for a larger table."""
+"""The sparse embedding on real ranks: the published step to the last bit, and the same traffic for a larger table."""
 
 import pytest
 import torch
@@ -7,32 +7,26 @@ import warm
 from ddp_course.distributed.process_group import World
 from ddp_course.distributed.sparse_embedding import SparseEmbedding, SparseSignSGD
 
-# The published update, written down once more, on one process: all ids and gradients in the order of the ranks, a dense
-# sum over the duplicates, one sign, decay of the used rows only.
-REFERENCE = """
+SCRIPT = '''
+import json
 import torch
+import torch.distributed as dist
+from ddp_course.distributed import process_group
+from ddp_course.distributed.replica_check import assert_replicas_equal
+from ddp_course.distributed.sparse_embedding import SparseEmbedding, SparseSignSGD
+
+world = process_group.start(timeout_seconds=30)
+results = {}
+
 
 def reference(table, ids, gradients, lr, weight_decay):
+    """The published step on one process: a dense sum over all ranks' ids, one sign, decay of the used rows alone."""
     total, used = torch.zeros_like(table), torch.zeros(len(table), dtype=torch.bool)
     for row, gradient in zip(ids.tolist(), gradients, strict=True):
         total[row] += gradient
         used[row] = True
     decayed = table * (1.0 - lr * weight_decay)
     return torch.where(used[:, None], decayed.add(torch.sign(total), alpha=-lr), table)
-"""
-
-# Every script below begins with this.
-COMMON = (
-    REFERENCE
-    + '''
-import json
-import torch.distributed as dist
-from ddp_course.distributed import process_group
-from ddp_course.distributed.process_group import World
-from ddp_course.distributed.sparse_embedding import SparseEmbedding, SparseSignSGD
-from ddp_course.distributed.replica_check import assert_replicas_equal
-
-world = process_group.start(timeout_seconds=30)
 
 
 def shares(step, ranks):
@@ -43,34 +37,29 @@ def shares(step, ranks):
     return [(torch.randint(9, (count,), generator=random), torch.randn(count, 4, generator=random)) for count in counts]
 
 
-def update(embedding, optimizer, ids, gradients):
-    """A forward and a backward pass whose gradients are the given ones, and a step."""
+def take_step(embedding, optimizer, ids, gradients):
+    """A forward and a backward pass with these gradients, and an optimizer step."""
     (embedding(ids) * gradients.to(embedding.table.dtype)).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
-'''
-)
 
-SCRIPT = (
-    COMMON
-    + """
-found = {}
+
 for dtype in (torch.float32, torch.float64):
     torch.manual_seed(1)
-    embedding = SparseEmbedding(9, 4, dtype=dtype)
+    embedding = SparseEmbedding(12, 4, dtype=dtype)  # no rank uses the last three rows
     optimizer = SparseSignSGD(embedding, world, lr=0.05, weight_decay=0.2)
     expected, start, used, equal = embedding.table.clone(), embedding.table.clone(), set(), True
     for step in range(8):
-        everyones = shares(step, world.size)
-        ids = torch.cat([ids for ids, _ in everyones])
-        gradients = torch.cat([gradients for _, gradients in everyones]).to(dtype)
+        all_shares = shares(step, world.size)
+        ids = torch.cat([ids for ids, _ in all_shares])
+        gradients = torch.cat([gradients for _, gradients in all_shares]).to(dtype)
         used |= set(ids.tolist())
-        update(embedding, optimizer, *everyones[world.rank])
+        take_step(embedding, optimizer, *all_shares[world.rank])
         expected = reference(expected, ids, gradients, 0.05, 0.2)
         equal = equal and torch.equal(embedding.table, expected)
     assert_replicas_equal(world, embedding, buffers=True)
     changed = (embedding.table != start).any(dim=1).nonzero().flatten().tolist()
-    found[str(dtype)] = {"equal": equal, "changed": changed, "used": sorted(used)}
+    results[str(dtype)] = {"equal": equal, "changed": changed, "used": sorted(used)}
 
 # Several forward passes before one step count together; one without a backward pass counts for nothing.
 torch.manual_seed(1)
@@ -81,39 +70,42 @@ for id, factor in zip(ids, factors):
     (embedding(id[None]) * factor).sum().backward()
 embedding(torch.tensor([7]))
 parts.step()
-everyones = ids.repeat(world.size), factors.repeat(world.size)[:, None].expand(-1, 4)
-found["parts"] = torch.equal(embedding.table, reference(whole, *everyones, 0.05, 0.2))
+all_shares = ids.repeat(world.size), factors.repeat(world.size)[:, None].expand(-1, 4)
+results["parts"] = torch.equal(embedding.table, reference(whole, *all_shares, 0.05, 0.2))
 
-# Nobody used a row: nothing moves. Opposite gradients cancel: the row decays and does not move.
+# No rank used a row: nothing moves. Opposite gradients cancel: the row decays and does not move.
 before = embedding.table.clone()
 parts.zero_grad()
 parts.step()
-found["nothing used, nothing moved"] = torch.equal(embedding.table, before)
-update(embedding, parts, torch.tensor([2, 2]), torch.tensor([[1.0] * 4, [-1.0] * 4]))
-found["cancelled"] = torch.equal(embedding.table[2], before[2] * (1 - 0.05 * 0.2))
+results["unused rows stay"] = torch.equal(embedding.table, before)
+take_step(embedding, parts, torch.tensor([2, 2]), torch.tensor([[1.0] * 4, [-1.0] * 4]))
+results["cancelled"] = torch.equal(embedding.table[2], before[2] * (1 - 0.05 * 0.2))
 
-sent, real = [], dist.all_gather
+sent, all_gather = [], dist.all_gather
+
+
 def counted(outputs, tensor, *args, **kwargs):
     sent.append(tensor.nbytes * world.size)
-    return real(outputs, tensor, *args, **kwargs)
+    return all_gather(outputs, tensor, *args, **kwargs)
+
+
 dist.all_gather = counted
-found["traffic"] = {}
+results["traffic"] = {}
 for rows in (10, 1000, 100_000):
     embedding = SparseEmbedding(rows, 4)
     sent.clear()
-    update(embedding, SparseSignSGD(embedding, world, lr=0.05), torch.arange(5 + world.rank), torch.ones(1, 4))
-    found["traffic"][rows] = sum(sent)
-dist.all_gather = real
+    take_step(embedding, SparseSignSGD(embedding, world, lr=0.05), torch.arange(5 + world.rank), torch.ones(1, 4))
+    results["traffic"][rows] = sum(sent)
+dist.all_gather = all_gather
 
 embedding.eval()
 embedding(torch.tensor([0]))
 with torch.no_grad():
     embedding.train()(torch.tensor([0]))
-found["remembered"] = len(embedding.used)
-print(json.dumps(found))
+results["remembered"] = len(embedding.used)
+print(json.dumps(results))
 process_group.stop()
-"""
-)
+'''
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +117,7 @@ def results(tmp_path_factory):
 
 
 @pytest.mark.parametrize("nproc", [1, 4])
-def test_every_step_is_the_published_update_to_the_last_bit(results, nproc):
+def test_every_step_is_the_published_step_to_the_last_bit(results, nproc):
     """With duplicates in and over ranks, unlike numbers of ids, and ranks without any."""
     for result in results[nproc]:
         for dtype in ("torch.float32", "torch.float64"):
@@ -137,7 +129,7 @@ def test_every_step_is_the_published_update_to_the_last_bit(results, nproc):
 def test_accumulation_empty_steps_and_cancelled_gradients(results, nproc):
     for result in results[nproc]:
         assert result["parts"], "micro-batches are not what one batch would be"
-        assert result["nothing used, nothing moved"] and result["cancelled"]
+        assert result["unused rows stay"] and result["cancelled"]
         assert result["remembered"] == 0, "an evaluation is remembered for the next step"
 
 
