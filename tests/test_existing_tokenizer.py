@@ -1,9 +1,10 @@
-"""A tokenizer that is there already, by the folder of its tokenizer.json."""
+"""An existing tokenizer, by the folder of its tokenizer.json."""
 
 import json
 import shutil
 
 import pytest
+import tokenizers
 from huggingface_folder import make_tokenizer
 
 from ddp_course.base.errors import InputError
@@ -40,7 +41,16 @@ def test_a_special_token_in_a_text_stays_letters(folder):
     assert loaded.decode([loaded.end_of_text, 10**6]) == "<|end|>", "an id that it does not know is left out"
 
 
-def test_a_run_that_goes_on_needs_it_no_more(folder, code, tmp_path):
+def test_its_truncation_and_padding_are_switched_off(folder):
+    library = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    library.enable_truncation(4)
+    library.enable_padding(length=8)
+    library.save(str(folder / "tokenizer.json"))
+    loaded = tokenizer.existing(folder)
+    assert [loaded.decode(loaded.encode(text)) for text in ("x", "x = y * 77")] == ["x", "x = y * 77"]
+
+
+def test_a_resumed_run_does_not_need_it(folder, code, tmp_path):
     asked = {"data": str(code), "tokenizer": str(folder), "vocab_size": None}
     first = prepare(str(code), str(folder), None, tmp_path)
     shutil.rmtree(folder)
@@ -65,7 +75,7 @@ def test_two_tokenizers_have_token_files_of_their_own(folder, code, tmp_path):
         ("tokenizer_config.json", None, "no token that ends a text: it does not know <|endoftext|>"),
     ],
 )
-def test_what_is_no_tokenizer_is_refused(folder, file, content, message):
+def test_a_file_that_is_no_tokenizer_is_refused(folder, file, content, message):
     (folder / file).unlink()
     if content is not None:
         (folder / file).write_text(content)
@@ -73,6 +83,6 @@ def test_what_is_no_tokenizer_is_refused(folder, file, content, message):
         tokenizer.existing(folder)
 
 
-def test_its_vocabulary_is_not_for_choosing(folder, code, tmp_path):
+def test_another_vocabulary_size_is_refused(folder, code, tmp_path):
     with pytest.raises(InputError, match="tokens, not 2048: give --vocab-size None"):
         prepare(str(code), str(folder), 2048, tmp_path)

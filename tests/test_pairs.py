@@ -65,6 +65,9 @@ def test_a_breakage_changes_one_place_of_code_and_nothing_else(name):
                 assert len(text) == len(block.text) - 1
             elif name == "indentation_lost":
                 assert text.replace(" ", "") == block.text.replace(" ", "") and len(text) < len(block.text)
+            else:  # operator_swapped, name_replaced
+                words = zip(*(re.findall(r"\w+|\s+|[^\w\s]+", code) for code in (block.text, text)), strict=True)
+                assert sum(old != new for old, new in words) == 1
             # A comment is no code: its line may move or lose its indentation, but is not edited.
             for line in block.text.splitlines():
                 assert not line.strip().startswith("#") or line.strip() in text
