@@ -1,22 +1,25 @@
-"""A folder of tokens: the same windows as one file, at any number of shards, and what cannot be right is refused."""
+"""A folder of tokens: the windows of one file, at any number of shards; wrong sizes and ids are refused."""
 
 import numpy as np
 import pytest
+import torch
+from huggingface_folder import make_tokenizer
 
 from ddp_course.base.errors import InputError
+from ddp_course.data import shards
 from ddp_course.data.shards import Shards
 from ddp_course.data.token_file import open_tokens, prepare
-from ddp_course.data.windows import micro_batches, validation_batches
+from ddp_course.data.windows import IGNORED, micro_batches, validation_batches
 
 pytestmark = pytest.mark.smoke
 
 IDS = np.random.default_rng(1).integers(1, 256, 5000).astype("<u2")
-LENGTHS = [900, 1, 2600, 499]  # and what is left
+LENGTHS = [900, 1, 2600, 499]  # and the rest
 
 
-def write(folder, ids=IDS):
+def write(folder):
     folder.mkdir()
-    for number, part in enumerate(np.split(ids, np.cumsum(LENGTHS))):
+    for number, part in enumerate(np.split(IDS, np.cumsum(LENGTHS))):
         part.tofile(folder / f"train_{number:06d}.bin")
     IDS[:300].tofile(folder / "val.bin")
     return folder
@@ -27,8 +30,8 @@ def test_shards_are_one_array(tmp_path):
     array = Shards(sorted(folder.glob("train*")), "<u2")
     assert len(array) == 5000 and array[-1] == IDS[-1] and array[900] == IDS[900]
     assert (array[:] == IDS).all() and (array[895:3510:7] == IDS[895:3510:7]).all()
-    places = np.random.default_rng(2).integers(0, 5000, (7, 9))
-    assert (array[places] == IDS[places]).all()
+    index = np.random.default_rng(2).integers(0, 5000, (7, 9))
+    assert (array[index] == IDS[index]).all()
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -37,13 +40,10 @@ def test_the_windows_are_those_of_one_file(tmp_path, ranks):
     arguments = {"context": 64, "seed": 3, "update": 5, "micro_batch_size": 4, "accumulation_steps": 4 // ranks}
     for rank in range(ranks):
         ours, theirs = (micro_batches(ids, **arguments, rank=rank, world_size=ranks) for ids in (tokens.train, IDS))
-        for (inputs, targets), (expected, further) in zip(ours, theirs, strict=True):
-            assert (inputs == expected).all() and (targets == further).all()
-    padding_count = sum(
-        int((targets >= 0).sum())
-        for _, targets in validation_batches(tokens.val, context=64, batch_size=2, rank=0, world_size=1)
-    )
-    assert padding_count == 299
+        for batch, expected in zip(ours, theirs, strict=True):
+            assert torch.equal(torch.stack(batch), torch.stack(expected))
+    batches = validation_batches(tokens.val, context=64, batch_size=2, rank=0, world_size=1)
+    assert sum(int((targets != IGNORED).sum()) for _, targets in batches) == 299
 
 
 def test_shards_are_read_once_and_again_when_they_change(tmp_path):
@@ -56,31 +56,40 @@ def test_shards_are_read_once_and_again_when_they_change(tmp_path):
     assert open_tokens(first).fingerprint != open_tokens(second).fingerprint
 
 
-def test_what_cannot_be_right_is_refused(tmp_path):
+def test_shards_are_read_again_with_another_tokenizer(tmp_path):
+    folder = str(write(tmp_path / "shards"))
+    (tmp_path / "tokenizer").mkdir()
+    with_other = prepare(folder, str(make_tokenizer(tmp_path / "tokenizer")), None, tmp_path)
+    assert with_other != prepare(folder, "bytes", None, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda file: file.write_bytes(b"123"), "has 3 bytes, expected a positive multiple of 2"),
+        (lambda file: np.append(IDS, 256).astype("<u2").tofile(file), "holds the id 256, the tokenizer bytes has 256"),
+        (lambda file: (file.unlink(), file.symlink_to("nowhere")), "No such file or directory"),
+        (lambda file: (file.unlink(), file.mkdir()), "Is a directory"),
+    ],
+)
+def test_a_bad_shard_is_named(tmp_path, monkeypatch, damage, message):
+    monkeypatch.setattr(shards, "BLOCK", 1000)  # tokens read at a time: the last id is in the sixth block
     folder = write(tmp_path / "shards")
+    damage(folder / "train_000001.bin")
+    with pytest.raises(InputError, match=f"train_000001.bin.*{message}"):
+        prepare(str(folder), "bytes", None, tmp_path)
+
+
+def test_the_name_of_a_new_tokenizer_is_refused(tmp_path):
     with pytest.raises(InputError, match="holds tokens, not text: give the folder of the tokenizer"):
-        prepare(str(folder), "bpe", 2048, tmp_path)
-    (folder / "train_000001.bin").write_bytes(b"123")
-    with pytest.raises(InputError, match="train_000001.bin has 3 bytes, expected a positive multiple of 2"):
-        prepare(str(folder), "bytes", None, tmp_path)
-    np.array([256], "<u2").tofile(folder / "train_000001.bin")
-    with pytest.raises(InputError, match="holds the id 256, the tokenizer bytes has 256"):
-        prepare(str(folder), "bytes", None, tmp_path)
-    folder = write(tmp_path / "with a broken link")
-    (folder / "train_of_today.bin").symlink_to("nowhere")
-    with pytest.raises(InputError, match="cannot read .*train_of_today.bin: No such file or directory"):
-        prepare(str(folder), "bytes", None, tmp_path)
-    folder = write(tmp_path / "with a folder")
-    (folder / "train_of_today.bin").mkdir()
-    with pytest.raises(InputError, match="cannot read .*train_of_today.bin: Is a directory"):
-        prepare(str(folder), "bytes", None, tmp_path)
+        prepare(str(write(tmp_path / "shards")), "bpe", 2048, tmp_path)
 
 
-def test_a_run_that_goes_on_reads_the_same_tokens_or_says_so(tmp_path):
+def test_a_resumed_run_reads_the_same_tokens_or_says_that_they_are_gone(tmp_path):
     folder, messages = write(tmp_path / "shards"), []
-    asked = {"data": str(folder), "tokenizer": "bytes", "vocab_size": 256}
+    settings = {"data": str(folder), "tokenizer": "bytes", "vocab_size": 256}
     first = prepare(str(folder), "bytes", None, tmp_path)
-    resumed_settings = asked | {"token_file": str(first)}
+    resumed_settings = settings | {"token_file": str(first)}
     assert prepare(str(folder), "bytes", None, tmp_path, messages.append, resumed_settings) == first and not messages
     IDS[:10].tofile(folder / "train_000000.bin")
     assert prepare(str(folder), "bytes", None, tmp_path, messages.append, resumed_settings) != first

@@ -1,4 +1,4 @@
-"""The stream over files: every window once per epoch for any number of ranks, and a state that any run resumes from."""
+"""The stream over files: each window once per epoch at any number of ranks, and a state from which any run resumes."""
 
 import itertools
 import json
@@ -50,8 +50,7 @@ def global_batches(files, world, batches, workers=0, **options):
 
 def test_an_epoch_holds_every_window_once(files):
     assert stream(files).windows == WINDOWS
-    read = sum(global_batches(files, 1, 10 * WINDOWS, global_batch_size=1), [])
-    epochs = [read[start : start + WINDOWS] for start in range(0, len(read), WINDOWS)]
+    epochs = global_batches(files, 1, 10, global_batch_size=WINDOWS)
     of_file = np.repeat(range(len(SIZES)), SIZES)
     for epoch in epochs:
         # Windows of a file stand `context` apart: no token is a target twice.
@@ -77,13 +76,12 @@ def test_no_number_of_ranks_changes_the_global_batch(files, world):
     assert global_batches(files, world, 9) == global_batches(files, 1, 9)
 
 
-def test_no_number_of_workers_changes_the_order(files):
-    reference = global_batches(files, 2, 9)
-    for workers in (1, 2):
-        assert global_batches(files, 2, 9, workers=workers) == reference
+@pytest.mark.parametrize("workers", [1, 2])
+def test_no_number_of_workers_changes_the_order(files, workers):
+    assert global_batches(files, 2, 9, workers=workers) == global_batches(files, 2, 9)
 
 
-def test_resuming_anywhere_with_any_ranks_and_batch_size_goes_on_exactly(files):
+def test_a_run_resumes_exactly_with_any_ranks_and_batch_size(files):
     whole = sum(global_batches(files, 1, 12), [])
     for batches, world, batch_size in itertools.product((0, 1, 5), (1, 2, 4), (4, 12, 20)):
         state = json.loads(json.dumps(stream(files).state_after(batches)))
@@ -110,12 +108,12 @@ def test_a_resumed_stream_reads_nothing_it_does_not_use(files, monkeypatch):
     assert read == Counter({12 * (10**9 + batch) + 6 + row: 1 for batch in range(2) for row in range(6)})
 
 
-def test_seeds_and_epochs_do_not_alias(files):
+def test_every_seed_and_epoch_has_an_order_of_its_own(files):
     epochs = {seed: first_tokens(stream(files, seed=seed, global_batch_size=WINDOWS), 3) for seed in (0, 1, 2)}
     assert len({tuple(epoch) for of_seed in epochs.values() for epoch in of_seed}) == 9
 
 
-def test_text_is_a_byte_a_token(tmp_path):
+def test_text_has_one_token_per_byte(tmp_path):
     text = b"def add(a, b):\n    return a + b\n"
     (tmp_path / "add.py").write_bytes(text)
     stream_of_rank = TokenStream([tmp_path / "add.py"], context=len(text) - 1, global_batch_size=1, dtype="u1")
@@ -123,7 +121,7 @@ def test_text_is_a_byte_a_token(tmp_path):
     assert bytes(inputs[0].tolist()) == text[:-1] and bytes(targets[0].tolist()) == text[1:]
 
 
-def test_what_travels_to_a_worker_is_small(tmp_path):
+def test_the_pickle_for_a_worker_is_small(tmp_path):
     np.zeros(500_000, dtype="<u2").tofile(tmp_path / "large.bin")
     stream_of_rank = TokenStream([tmp_path / "large.bin"], context=1000, global_batch_size=2)
     list(itertools.islice(stream_of_rank, 3))
@@ -150,7 +148,7 @@ def test_bad_input_is_named(files, options, message):
 
 def test_a_position_in_another_stream_is_refused(files):
     state = stream(files).state_after(3)
-    for other in ({"seed": 8}, {"context": 3}):
+    for other in ({"seed": 8}, {"context": 3}, {"dtype": ">u2"}):
         with pytest.raises(InputError, match="resume with the same files, dtype, context and seed"):
             stream(files, state=state, **other)
     with open(files[0], "ab") as file:
@@ -159,7 +157,7 @@ def test_a_position_in_another_stream_is_refused(files):
         stream(files, state=state)
 
 
-def test_files_that_are_not_there_are_named(tmp_path):
+def test_missing_files_are_named(tmp_path):
     for files, message in (([tmp_path / "no.bin"], "no.bin: No such file"), ([], "none of the 0 files")):
         with pytest.raises(InputError, match=message):
             stream(files)
