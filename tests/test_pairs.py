@@ -1,4 +1,4 @@
-"""Pairs: made of real code, broken in known ways; read and written line by line; weighted by how rare they are."""
+"""Pairs: made from real code, broken in known ways; read and written line by line; weighted by how rare they are."""
 
 import ast
 import json
@@ -11,6 +11,7 @@ import torch
 from ddp_course.base.errors import InputError
 from ddp_course.data import density
 from ddp_course.data.breakage import BREAKAGES, blocks, break_block
+from ddp_course.data.corpora import load
 from ddp_course.data.pairs import (
     TRAIN,
     VALIDATION,
@@ -24,6 +25,12 @@ from ddp_course.data.pairs import (
 )
 
 pytestmark = pytest.mark.smoke
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("DDP_COURSE_CACHE", str(tmp_path / "cache"))
+
 
 SOURCE = '''"""A docstring, if any (one) + two == 3:
 stays whole.
@@ -41,7 +48,7 @@ def share(items, rank, ranks):
 '''
 
 
-def of_source(seed=0, count=50):
+def blocks_of_source(seed=0, count=50):
     return blocks(SOURCE, count, random.Random(seed))
 
 
@@ -50,7 +57,7 @@ def test_a_breakage_changes_one_place_of_code_and_nothing_else(name):
     count = 0
     for seed in range(30):
         choose = random.Random(seed)
-        for block in of_source(seed):
+        for block in blocks_of_source(seed):
             text = BREAKAGES[name](block, choose)
             if text is None:
                 continue
@@ -74,11 +81,10 @@ def test_a_breakage_changes_one_place_of_code_and_nothing_else(name):
     assert count > 20
 
 
-def test_what_is_broken_no_longer_parses_where_it_should_not():
-    """Dropped brackets and quotes always end in a syntax error: put back into the file, Python refuses them."""
+def test_code_without_a_bracket_quote_or_colon_no_longer_parses():
     refused = 0
     for seed in range(20):
-        for block in of_source(seed):
+        for block in blocks_of_source(seed):
             for name in ("bracket_dropped", "quote_dropped", "colon_dropped"):
                 text = BREAKAGES[name](block, random.Random(seed))
                 if text is not None:
@@ -88,13 +94,13 @@ def test_what_is_broken_no_longer_parses_where_it_should_not():
     assert refused > 50
 
 
-def test_breaking_is_a_function_of_the_seed():
-    once, again = ([break_block(block, random.Random(3)) for block in of_source(5)] for _ in range(2))
-    assert once == again and {name for name, _ in once} <= set(BREAKAGES)
+def test_breakages_are_a_function_of_the_seed():
+    first, second = ([break_block(block, random.Random(3)) for block in blocks_of_source(5)] for _ in range(2))
+    assert first == second and {name for name, _ in first} <= set(BREAKAGES)
 
 
 @pytest.mark.parametrize("source", ["", "x = (\n", "def f(:\n  '''", "\tif a:\n  b\n x", "x = 1\r\ny = 2\r\n"])
-def test_what_is_no_python_of_ours_gives_no_blocks(source):
+def test_source_that_cannot_be_parsed_or_has_other_line_ends_gives_no_blocks(source):
     assert blocks(source, 9, random.Random(0)) == []
 
 
@@ -130,7 +136,7 @@ def test_a_bad_line_is_named_by_its_number(tmp_path, what):
     assert message in str(error.value)
 
 
-def test_bytes_that_are_no_text_are_named(tmp_path):
+def test_a_line_that_is_not_utf8_an_empty_and_a_missing_file_are_named(tmp_path):
     (tmp_path / "p.jsonl").write_bytes(GOOD.encode() + b"\n\xff\xfe\n")
     with pytest.raises(InputError, match="line 2: it is not UTF-8"):
         read_pairs(tmp_path / "p.jsonl")
@@ -141,8 +147,7 @@ def test_bytes_that_are_no_text_are_named(tmp_path):
         read_pairs(tmp_path / "none.jsonl")
 
 
-def test_pairs_of_the_standard_library_come_from_files_of_their_own(tmp_path, monkeypatch):
-    monkeypatch.setenv("DDP_COURSE_CACHE", str(tmp_path))
+def test_pairs_of_the_standard_library_come_from_files_of_their_own(tmp_path):
     folder = prepare_pairs("stdlib", 60, 40, 1, say=lambda line: None)
     train, held_out = read_pairs(folder / TRAIN), read_pairs(folder / VALIDATION)
     assert (len(train), len(held_out)) == (60, 40)
@@ -152,15 +157,12 @@ def test_pairs_of_the_standard_library_come_from_files_of_their_own(tmp_path, mo
     assert written == (fingerprint(folder), (folder / TRAIN).stat().st_mtime_ns)
     other = prepare_pairs("stdlib", 60, 40, 2, say=lambda line: None)
     assert other != folder and fingerprint(other) != fingerprint(folder)
-    # Made from the held-out files of pre-training: no model has seen them either.
-    from ddp_course.data.corpora import load
-
+    # Made from the held-out files of pre-training: no model has trained on them either.
     validation_text = "".join(load("stdlib").documents("val"))
     assert all(pair.prompt + pair.chosen in validation_text for pair in held_out)
 
 
-def test_a_prompt_of_a_single_file_is_on_one_side_only(tmp_path, monkeypatch):
-    monkeypatch.setenv("DDP_COURSE_CACHE", str(tmp_path / "cache"))
+def test_a_prompt_of_a_single_file_is_on_one_side_only(tmp_path):
     pairs = [Pair(f"prompt {n % 50}", f"chosen {n}", f"rejected {n}") for n in range(200)]
     write_pairs(tmp_path / "all.jsonl", pairs)
     folder = prepare_pairs(str(tmp_path / "all.jsonl"), 1, 1, 1)
@@ -170,7 +172,7 @@ def test_a_prompt_of_a_single_file_is_on_one_side_only(tmp_path, monkeypatch):
     assert prepare_pairs(str(folder), 1, 1, 1) == folder, "a folder with both files is taken as it is"
 
 
-def test_pairs_of_an_update_depend_on_seed_and_update_alone():
+def test_pairs_of_a_step_depend_on_seed_and_step_alone():
     assert pairs_of_update(1, 7, 64, 1000) == pairs_of_update(1, 7, 64, 1000)
     assert pairs_of_update(1, 7, 64, 1000)[:8] == pairs_of_update(1, 7, 8, 1000)
     assert pairs_of_update(1, 7, 64, 1000) != pairs_of_update(1, 8, 64, 1000)
@@ -178,7 +180,7 @@ def test_pairs_of_an_update_depend_on_seed_and_update_alone():
     assert set(drawn) == set(range(10))
 
 
-def test_documents_give_as_many_pairs_as_asked():
+def test_documents_give_at_most_the_pairs_per_file_and_in_all():
     assert len(list(make_pairs([SOURCE] * 20, 30, 1, per_file=4))) == 30
     assert len(list(make_pairs([SOURCE] * 2, 30, 1, per_file=4))) == 8
 
@@ -188,7 +190,7 @@ def test_documents_give_as_many_pairs_as_asked():
 PROMPTS = ["x = 1\n", "y = 2\n", "name = 77\n", "def f(a):\n", "if a and b:\n"]
 
 
-def test_a_computed_weight_is_one_over_the_crowd_of_its_shape():
+def test_a_computed_weight_is_one_over_the_number_of_prompts_of_its_shape():
     weights = density.computed(PROMPTS)
     assert [weights[density.key_of(prompt)] for prompt in PROMPTS] == [1 / 3, 1 / 3, 1 / 3, 1, 1]
     assert density.shape_of("first\n    return x.y + 'text'  \n\n") == "return a.a + '"
@@ -204,7 +206,7 @@ def test_misses_take_the_mean_and_are_counted():
         density.look_up(PROMPTS, weights, most_misses=0.1)
 
 
-def test_one_more_newline_and_every_prompt_misses():
+def test_with_one_more_newline_every_prompt_misses():
     weights = density.computed(prompt + "\n" for prompt in PROMPTS)
     with pytest.raises(InputError, match=r"5 of 5 prompts have no weight.*the first ends in 'x = 1\\n'"):
         density.look_up(PROMPTS, weights, most_misses=0.99)
@@ -267,28 +269,27 @@ def test_the_modes_are_three_different_losses():
 
 
 @pytest.mark.parametrize("mode", ["mean", "sum"])
-def test_the_cap_bounds_what_a_pair_counts_in_the_end(mode):
-    """Cutting the weights before they are normalised bounds nothing: beside light pairs a cut one is heavy again."""
+def test_the_cap_bounds_the_factor_of_a_pair(mode):
+    """A cap on weights before they are normalised bounds nothing: among light pairs a capped one is heavy again."""
     w = torch.tensor([100.0, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01], dtype=torch.float64)
     totals = {"total_weight": w.sum().item(), "pairs": len(w)}
     assert density.factors(w, mode, None, **totals).max() > 7
     assert density.factors(w, mode, 2.0, **totals).max() == 2.0
-    cut_before = w.clamp(max=2.0)
-    assert density.factors(cut_before, "mean", None, total_weight=cut_before.sum().item(), pairs=8).max() > 7
+    capped = w.clamp(max=2.0)
+    assert density.factors(capped, "mean", None, total_weight=capped.sum().item(), pairs=8).max() > 7
 
 
 CODE = "import os\n\n\ndef path_of(name):\n    return os.path.join(os.sep, name, str(len(name)))\n\n\n" * 300
 
 
 @pytest.mark.parametrize("name", ["pairs.json", "pairs.txt", "pairs"])
-def test_a_file_of_pairs_is_known_by_its_content(tmp_path, monkeypatch, name):
-    monkeypatch.setenv("DDP_COURSE_CACHE", str(tmp_path / "cache"))
+def test_a_file_of_pairs_is_known_by_its_content(tmp_path, name):
     write_pairs(tmp_path / name, [Pair(f"prompt {n}", f"chosen {n}", f"rejected {n}") for n in range(200)])
     folder = prepare_pairs(str(tmp_path / name), 1, 1, 1)
     assert {pair.kind for pair in read_pairs(folder / TRAIN)} == {""}, "made from the lines as if they were code"
 
 
-NOT_PAIRS = {  # files, what is given, what is said
+NOT_PAIRS = {  # files, the path that is given, the message
     "a list": ({"p.json": f"[{GOOD},\n{GOOD}]"}, "p.json", "p.json, line 1: expected a JSON object"),
     "spread over lines": ({"p.json": json.dumps(json.loads(GOOD), indent=2)}, "p.json", "p.json, line 1"),
     "prose": ({"p.txt": "Once upon a time.\n" * 99}, "p.txt", "it holds no Python code"),
@@ -299,8 +300,7 @@ NOT_PAIRS = {  # files, what is given, what is said
 
 
 @pytest.mark.parametrize("what", NOT_PAIRS)
-def test_what_is_neither_pairs_nor_code_is_refused(tmp_path, monkeypatch, what):
-    monkeypatch.setenv("DDP_COURSE_CACHE", str(tmp_path / "cache"))
+def test_data_that_is_neither_pairs_nor_code_is_refused(tmp_path, what):
     files, path, message = NOT_PAIRS[what]
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -309,8 +309,7 @@ def test_what_is_neither_pairs_nor_code_is_refused(tmp_path, monkeypatch, what):
         prepare_pairs(str(tmp_path / path), 10, 5, 1, say=lambda line: None)
 
 
-def test_of_a_mixed_folder_only_the_code_is_broken(tmp_path, monkeypatch):
-    monkeypatch.setenv("DDP_COURSE_CACHE", str(tmp_path / "cache"))
+def test_of_a_mixed_folder_only_the_code_is_broken(tmp_path):
     (tmp_path / "f").mkdir()
     (tmp_path / "f" / "a.py").write_text(CODE)
     (tmp_path / "f" / "notes.txt").write_text("Once (upon) a time, there was [a] line == that is no code.\n" * 999)
@@ -318,23 +317,21 @@ def test_of_a_mixed_folder_only_the_code_is_broken(tmp_path, monkeypatch):
     assert all("time" not in pair.prompt + pair.chosen for pair in read_pairs(folder / TRAIN))
 
 
-def test_code_that_is_trained_on_is_not_held_out(tmp_path, monkeypatch):
-    monkeypatch.setenv("DDP_COURSE_CACHE", str(tmp_path / "cache"))
+def test_code_that_is_trained_on_is_not_held_out(tmp_path):
     (tmp_path / "a.py").write_text(CODE * 2)
     with pytest.raises(InputError, match="too little Python code that is not trained on for validation.jsonl"):
         prepare_pairs(str(tmp_path / "a.py"), 20, 5, 1, say=lambda line: None)
 
 
-def test_a_run_that_goes_on_reads_the_pairs_it_began_with(tmp_path, monkeypatch):
-    monkeypatch.setenv("DDP_COURSE_CACHE", str(tmp_path / "cache"))
+def test_a_resumed_run_reads_its_pairs_though_the_code_has_changed(tmp_path):
     (tmp_path / "a.py").write_text(CODE)
-    asked = {"pairs": str(tmp_path / "a.py"), "train_pairs": 20, "validation_pairs": 5, "seed": 1}
-    folder = prepare_pairs(*asked.values(), say=lambda line: None)
+    settings = {"pairs": str(tmp_path / "a.py"), "train_pairs": 20, "validation_pairs": 5, "seed": 1}
+    folder = prepare_pairs(*settings.values(), say=lambda line: None)
     (tmp_path / "a.py").write_text(CODE + "# more\n")
-    lines, recorded = [], asked | {"pairs_folder": str(folder)}
-    assert prepare_pairs(*asked.values(), lines.append, recorded) == folder and not lines
-    assert prepare_pairs(*asked.values(), lines.append, recorded | {"seed": 2}) != folder, "other pairs were asked for"
+    lines, recorded = [], settings | {"pairs_folder": str(folder)}
+    assert prepare_pairs(*settings.values(), lines.append, recorded) == folder and not lines
+    assert prepare_pairs(*settings.values(), lines.append, recorded | {"seed": 2}) != folder, "it has another seed"
     for file in folder.iterdir():
         file.unlink()
-    assert prepare_pairs(*asked.values(), lines.append, recorded) != folder
+    assert prepare_pairs(*settings.values(), lines.append, recorded) != folder
     assert "the pairs that this run began with are gone" in lines[-1]
