@@ -1,4 +1,4 @@
-"""The answers of a class: each graded for itself, whatever another one does; three forms of one result."""
+"""The answers of a class: each is graded by itself, whatever another does; the grades in three formats."""
 
 import csv
 import json
@@ -10,7 +10,7 @@ from test_check import RAISES, RIGHT, WRONG
 
 from ddp_course.grader import batch
 
-# Deletes the results, ends the process that runs the ranks, and asks whether anything outside can be seen or reached.
+# Deletes the results, prints which interfaces and processes it sees, and kills the process that runs the ranks.
 HOSTILE = """
 import os
 import shutil
@@ -24,7 +24,7 @@ def global_mean(values):
 """
 
 
-# Writes into the records of its own run what has another shape than a rank's notes.
+# Writes a malformed record into the records of its own run.
 FORGES = """
 import os
 with open(os.path.dirname(os.getcwd()) + "/rank_" + os.environ["RANK"] + ".jsonl", "a") as notes:
@@ -44,43 +44,25 @@ def test_one_students_crash_harms_no_other(tmp_path, capsys):
     ben = HOSTILE.replace("RESULTS", str(results))
     submit(answers, ann=RIGHT, ben=ben, cleo=RAISES + '\nprint("\\x00\\x1b")\n', dora="", ed=RIGHT)
     submit(answers, fay=RIGHT + FORGES, gus=RIGHT)
-    arguments = [str(answers), "--out", str(results), "--points", "02.1=2.5"]
-    assert batch.main(arguments) == 0
+    assert batch.main([str(answers), "--out", str(results), "--points", "02.1=2.5"]) == 0
 
+    points = {"ann": "2.5", "ben": "0", "cleo": "0", "dora": "0", "ed": "2.5", "fay": "0", "gus": "2.5"}
     table = list(csv.reader((results / "grades.csv").open()))
-    assert table == [
-        ["student", "02.1", "sum"],
-        ["ann", "2.5", "2.5"],
-        ["ben", "0", "0"],
-        ["cleo", "0", "0"],
-        ["dora", "0", "0"],
-        ["ed", "2.5", "2.5"],
-        ["fay", "0", "0"],
-        ["gus", "2.5", "2.5"],
-    ]
+    assert table == [["student", "02.1", "sum"], *([student, number, number] for student, number in points.items())]
     suites = ElementTree.parse(results / "junit.xml").getroot()
-    assert [(suite.get("name"), suite.get("failures")) for suite in suites] == [
-        ("ann", "0"),
-        ("ben", "1"),
-        ("cleo", "1"),
-        ("dora", "1"),
-        ("ed", "0"),
-        ("fay", "1"),
-        ("gus", "0"),
-    ]
+    failures = {student: "1" if number == "0" else "0" for student, number in points.items()}
+    assert [(suite.get("name"), suite.get("failures")) for suite in suites] == list(failures.items())
     assert "IndexError" in suites[2].find("testcase/failure").text
-    scores = {
-        student: json.loads((results / student / "results.json").read_text())["tests"][0] for student in ("ann", "dora")
-    }
-    assert (scores["ann"]["score"], scores["ann"]["max_score"], scores["ann"]["status"]) == (2.5, 2.5, "passed")
-    assert scores["dora"]["score"] == 0 and "there is no file 02_1.py" in scores["dora"]["output"]
+    ann, dora = (json.loads((results / name / "results.json").read_text())["tests"][0] for name in ("ann", "dora"))
+    assert (ann["score"], ann["max_score"], ann["status"]) == (2.5, 2.5, "passed")
+    assert dora["score"] == 0 and "there is no file 02_1.py" in dora["output"]
     assert "5 of 7: ed" in capsys.readouterr().out
 
 
 def test_an_answer_sees_no_network_and_no_other_process(tmp_path):
     submit(tmp_path / "answers", ben=HOSTILE.replace("os.kill", "raise ValueError(os.listdir('/proc')) #"))
     files = batch.answers_by_student(tmp_path / "answers")["ben"]
-    sandbox = batch.sandbox_command(files.values())  # asked here and not where tests are collected: it loads torch
+    sandbox = batch.sandbox_command(files.values())  # not while tests are collected: it loads torch
     if not sandbox:
         pytest.skip("this system creates no network namespace")
     grades = batch.grade_student(files, ["02.1"], {"02.1": 1.0}, 100, sandbox)
@@ -108,7 +90,7 @@ def global_mean(values):
     assert "user 65534 refused" in grades["02.1"].verdict.printed[0]
 
 
-def test_time_that_is_over_is_said(tmp_path):
+def test_an_answer_after_the_time_limit_is_not_graded(tmp_path):
     submit(tmp_path, ann=WRONG)
     grades = batch.grade_student({"02.1": tmp_path / "ann" / "02_1.py"}, ["02.1"], {"02.1": 1.0}, -1, [])
     assert (grades["02.1"].verdict.state, grades["02.1"].points) == (batch.NOT_GRADED, 0)
@@ -124,7 +106,7 @@ def test_time_that_is_over_is_said(tmp_path):
         (["--seconds", "nan"], "--seconds is a time above 0, got nan"),
     ],
 )
-def test_a_command_that_cannot_be_carried_out_is_refused(tmp_path, capsys, change, sentence):
+def test_a_wrong_flag_is_refused(tmp_path, capsys, change, sentence):
     submit(tmp_path / "answers", ann=RIGHT)
     out = [] if "--out" in change else ["--out", str(tmp_path / "out")]
     words = [word.format(answers=tmp_path / "answers") for word in change]

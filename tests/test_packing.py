@@ -24,8 +24,8 @@ def corpus(lengths):
 RAGGED = [1, 2, 3, 16, 17, 18, 5, 33, 34, 100, 1, 7, *np.random.default_rng(1).integers(1, 60, 80).tolist()]
 
 
-def packed(lengths=RAGGED, per_update=8 * CONTEXT):
-    return PackedWindows(corpus(lengths), END, CONTEXT, seed=3, per_update=per_update)
+def packed(lengths=RAGGED):
+    return PackedWindows(corpus(lengths), END, CONTEXT, seed=3, per_update=8 * CONTEXT)
 
 
 def test_every_token_but_a_documents_first_is_a_target_once():
@@ -69,12 +69,15 @@ def test_world_sizes_share_one_global_batch(world_size):
         rows = [share[step][kind] for step in range(4 // world_size) for share in shares]
         assert np.array_equal(np.concatenate(rows), whole)
     assert int((single[1] != IGNORED).sum()) == windows.targets(5)
-    assert windows.targets(5) != windows.targets(6), "updates differ in their targets"
+    assert windows.targets(5) != windows.targets(6), "steps differ in their targets"
 
 
-def test_ends_of_documents():
+def test_a_document_ends_after_its_end_of_text_and_the_last_at_the_end():
     assert document_ends(np.array([1, END, END, 2, 3]), END).tolist() == [2, 3, 5], "the last has no end of its own"
     assert document_ends(np.array([1, END]), END).tolist() == [2]
+
+
+def test_documents_of_one_token_are_refused():
     with pytest.raises(InputError, match="--pack needs a document of 2 tokens or more, the corpus has 3 tokens in all"):
         packed([1, 1, 1])
 
@@ -101,31 +104,30 @@ def single(code, tmp_path_factory):
     return run_dir, train_here(run_dir, *flags(code))
 
 
-def test_two_processes_take_the_updates_of_one(single, code, tmp_path):
-    """A divisor of a rank's own would show: ranks differ in how full their windows are."""
+def test_two_processes_take_the_steps_of_one(single, code, tmp_path):
+    """A loss divided by the targets of a rank would differ: ranks differ in how full their windows are."""
     train(tmp_path / "two", *flags(code))
     for key in ("loss", "grad_norm", "fill_rate", "val_loss"):
-        one_process, two_processes = metrics(single[0], key), metrics(tmp_path / "two", key)
-        assert one_process == pytest.approx(two_processes, rel=1e-9)
+        assert metrics(single[0], key) == pytest.approx(metrics(tmp_path / "two", key), rel=1e-9)
     assert len(set(metrics(single[0], "fill_rate").values())) > 1
     assert largest_gap(checkpoint(single[0], 4)["model"], checkpoint(tmp_path / "two", 4)["model"]) < 1e-9
 
 
 def test_a_loss_is_a_mean_over_targets(single):
-    """Divided by the places, empty ones among them, it would be smaller by the fill rate."""
+    """Divided by all positions, with padding, it would be smaller by the fill rate."""
     loss, rate = metrics(single[0])[1], metrics(single[0], "fill_rate")[1]
-    assert loss == pytest.approx(np.log(256), rel=0.02), "an untrained model knows nothing of the next byte"
+    assert loss == pytest.approx(np.log(256), rel=0.02), "an untrained model predicts every byte alike"
     assert rate < 0.95, "so that the other divisor would show"
 
 
-def test_the_fill_rate_is_told(single):
+def test_the_fill_rate_is_printed_and_logged(single):
     run_dir, printed = single
     assert "packed windows, 9" in printed and "% filled" in printed
     assert all(0.5 < rate <= 1 for rate in metrics(run_dir, "fill_rate").values())
     assert json.loads((run_dir / "config.json").read_text())["pack"] is True
 
 
-def test_resume_is_bit_equal_and_knows_packing(single, code, tmp_path):
+def test_resume_is_bit_equal_and_refuses_other_windows(single, code, tmp_path):
     run_dir = copy_up_to(single[0], 2, tmp_path / "run")
     train_here(run_dir, *flags(code, "--resume", "auto"))
     assert metrics(run_dir) == metrics(single[0])

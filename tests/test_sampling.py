@@ -1,4 +1,4 @@
-"""Sampling with the key-value cache draws the very tokens that sampling without it draws."""
+"""Sampling with the key-value cache draws the same tokens as sampling without it."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ RAGGED = [[1, 2, 3], [7], [5, 4, 3, 2, 1, 0, 9, 8], [11, 12]]
 def model(request):
     torch.manual_seed(1)
     model = MiniGPT(MiniGPTConfig(VOCABULARY, CONTEXT, layers=3, heads=4, width=32, dropout=0.5)).to(request.param)
-    for parameter in model.parameters():  # fresh weights would draw evenly, whatever they have read
+    for parameter in model.parameters():  # with initial weights the draws would hardly depend on the prompt
         torch.nn.init.normal_(parameter, std=0.3)
     return model
 
@@ -26,7 +26,7 @@ def dice():
 
 
 def without_cache(model, prompts, new_tokens, temperature=1.0):
-    """The same draws in the plainest way: every text alone, its whole window through the model, for every token."""
+    """The reference: each text by itself, its whole window through the model for every token."""
     model.eval()
     texts, generator = [list(prompt) for prompt in prompts], dice()
     for _ in range(new_tokens):
@@ -40,20 +40,20 @@ def without_cache(model, prompts, new_tokens, temperature=1.0):
 
 @pytest.mark.parametrize("new_tokens", [1, 12, 24], ids=lambda n: f"{n} tokens")
 def test_the_same_tokens_as_without_a_cache(model, new_tokens):
-    """Texts of 1 to 8 tokens in one batch: each sees its own, and no padding."""
+    """Texts of 1 to 8 tokens in one batch: each attends to its own tokens, and to no padding."""
     texts = sample(model, RAGGED, new_tokens, generator=dice())
     assert texts == without_cache(model, RAGGED, new_tokens)
     assert len({tuple(text) for text in texts}) == len(RAGGED)
 
 
 def test_past_the_end_of_the_context_the_window_slides(model):
-    """The longest text is full after 25 tokens; another after 32. The cache is no longer asked, the draws go on."""
+    """The longest text fills the context with 24 new tokens; those after the 25th are drawn without the cache."""
     assert sample(model, RAGGED, 45, generator=dice()) == without_cache(model, RAGGED, 45)
     full = [list(range(CONTEXT))]
     assert sample(model, full, 3, generator=dice()) == without_cache(model, full, 3)
 
 
-@pytest.mark.parametrize("top_k", [5, 50])
+@pytest.mark.parametrize("top_k", [5, 50, 99])
 def test_the_same_tokens_as_generate(model, top_k):
     prompts = torch.randint(VOCABULARY, (3, 6), generator=dice())
     slow = generate(model, prompts, 40, temperature=0.8, top_k=top_k, generator=dice())
@@ -78,7 +78,7 @@ def test_a_completion_ends_with_the_end_of_text(model):
 
 
 def watch(monkeypatch):
-    """The shapes of the tokens that go through the model, as they go."""
+    """A list that gets the shape of the tokens of every pass through the model."""
     sizes, real = [], KeyValueCache.hidden
 
     def hidden(cache, tokens, positions):
@@ -90,8 +90,8 @@ def watch(monkeypatch):
 
 
 @pytest.mark.parametrize("rows", [1, 3, 99])
-def test_another_librarys_model_is_sampled_alike(model, rows):
-    """The same draws, for any number of texts at a time; and a text that has ended is not read any more."""
+def test_a_model_of_another_library_gets_the_same_tokens(model, rows):
+    """At any number of texts per pass; and a text that has ended is left out."""
     model.eval()
     options = {"device": torch.device("cpu"), "rows": rows}
     texts = sample_without_cache(model, RAGGED, 12, temperature=0.7, generator=dice(), **options)
@@ -118,7 +118,7 @@ def test_it_stops_when_all_texts_have_ended(model, monkeypatch):
 
 
 def test_each_token_goes_through_the_model_once(model, monkeypatch):
-    """The model computes 4 prompts of up to 8 tokens, then one token of each text a step."""
+    """The model computes 4 prompts of up to 8 tokens, then one token per text and step."""
     sizes = watch(monkeypatch)
     sample(model, RAGGED, 6, generator=dice())
     assert sizes == [(4, 8), *[(4, 1)] * 5]
@@ -132,7 +132,7 @@ def test_the_model_is_left_as_it_was(model):
     assert not any(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_nothing_to_do(model):
+def test_no_prompts_or_no_new_tokens_give_no_tokens(model):
     assert sample(model, [], 5) == [] and sample(model, RAGGED, 0) == [[], [], [], []]
 
 
