@@ -1,4 +1,4 @@
-"""MiniGPT with fewer heads of keys and values than of queries: grouped-query attention."""
+"""MiniGPT: its loss, and grouped-query attention: fewer heads of keys and values than of queries."""
 
 from dataclasses import asdict, replace
 
@@ -7,6 +7,7 @@ import torch
 
 from ddp_course.checkpoint import checkpoint
 from ddp_course.data import tokenizer
+from ddp_course.models import minigpt
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig, flops_per_token, generate, parameter_count
 from ddp_course.models.sampling import KeyValueCache, sample
 from ddp_course.post_training.pretrained import load_pretrained
@@ -43,6 +44,14 @@ def test_shared_heads_are_plain_attention_with_copies(kv_heads, attention):
     model, plain = build(replace(PLAIN, kv_heads=kv_heads), attention), build(PLAIN)
     plain.load_state_dict(copied_heads(model.state_dict(), kv_heads))
     torch.testing.assert_close(model(TOKENS), plain(TOKENS), rtol=0, atol=1e-12)
+
+
+def test_the_loss_is_the_sum_over_all_targets(monkeypatch):
+    model, targets = build(PLAIN), TOKENS.roll(1, dims=1)
+    targets[0, 3:5] = -100
+    monkeypatch.setattr(minigpt, "LOSS_TOKENS", 7)  # so that the loss is computed in four pieces
+    expected = torch.nn.functional.cross_entropy(model(TOKENS).flatten(0, 1), targets.flatten(), reduction="sum")
+    torch.testing.assert_close(model(TOKENS, targets), expected, rtol=1e-12, atol=0)
 
 
 def test_as_many_key_heads_as_heads_is_the_plain_model_to_the_last_bit():
