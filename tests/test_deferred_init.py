@@ -1,4 +1,4 @@
-"""A model without memory gets the values that it has when one process builds it, and a rank holds its part alone."""
+"""A model built without memory gets the initial values of the whole one, and a rank allocates only its part."""
 
 import pytest
 import torch
@@ -10,20 +10,20 @@ from ddp_course.distributed.deferred_init import build_on_meta
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
 from ddp_course.trainers.minigpt_experts import mixture_parameter_count
 
-SHAPES = {
+CONFIGS = {
     "plain": MiniGPTConfig(vocab_size=65, context=17, layers=3, heads=3, width=21),
     "grouped": MiniGPTConfig(vocab_size=300, context=64, layers=2, heads=4, kv_heads=2, width=64),
 }
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("model_config", CONFIGS.values(), ids=CONFIGS)
 @pytest.mark.parametrize("seed", [0, 7])
-def test_initial_values_are_those_of_the_whole_model(shape, seed):
+def test_initial_values_are_those_of_the_whole_model(model_config, seed):
     torch.manual_seed(seed)
-    whole, next_number = MiniGPT(SHAPES[shape]), torch.rand(())
+    whole, next_number = MiniGPT(model_config), torch.rand(())
     torch.manual_seed(seed)
-    empty, values = build_on_meta(lambda: MiniGPT(SHAPES[shape]))
+    empty, values = build_on_meta(lambda: MiniGPT(model_config))
     assert torch.equal(torch.rand(()), next_number), "the generator is not where it would have been"
     assert {parameter.device.type for parameter in empty.parameters()} == {"meta"}
     expected = whole.state_dict()
@@ -47,11 +47,11 @@ def test_a_write_that_cannot_be_repeated_is_refused():
 
 LARGE = MiniGPTConfig(vocab_size=256, context=16, layers=8, heads=4, width=768)
 LARGEST = 4 * 4 * LARGE.width**2  # bytes of the matrix that expands
-REST = 30 * 2**20  # of the group, and of torch's modules that are imported on the way
+REST = 30 * 2**20  # bytes of the group, and of modules of torch that are imported meanwhile
 
 
 @pytest.mark.parametrize("axis", ["pp", "tp", "shard", "cp", "ep"])
-def test_construction_takes_the_memory_of_the_own_part(tmp_path, axis):
+def test_construction_takes_the_memory_of_the_ranks_own_part(tmp_path, axis):
     """The model has 227 MB, 378 with experts; a rank of two needs half and a few times the largest parameter."""
     experts = 2 if axis == "ep" else None
     whole, largest = 4 * sum(mixture_parameter_count(LARGE, experts)), LARGEST * (experts or 1)

@@ -1,4 +1,4 @@
-"""Sudokus: one solution each, the same puzzle however augmented, and told apart from others."""
+"""Sudokus: each has one solution, and a fingerprint that its augmentations share and other puzzles do not."""
 
 import itertools
 import random
@@ -10,7 +10,7 @@ from ddp_course.data import sudoku
 
 pytestmark = pytest.mark.smoke
 
-# A published one, and the only grid that completes it (Wikipedia, "Sudoku").
+# A published puzzle, and the only grid that completes it (Wikipedia, "Sudoku").
 PUBLISHED = "530070000600195000098000060800060003400803001700020006060000280000419005000080079"
 SOLVED = "534678912672195348198342567859761423426853791713924856961537284287419635345286179"
 
@@ -46,24 +46,24 @@ def test_the_solver_finds_the_published_solution():
 
 
 def test_the_solver_counts_like_brute_force():
-    chance = random.Random(5)
+    rng = random.Random(5)
     for _ in range(12):
-        puzzle, solution = sudoku.make(chance, 4, 7)
-        weaker = [0 if chance.random() < 0.3 else digit for digit in puzzle]
+        puzzle, solution = sudoku.make(rng, 4, 7)
+        weaker = [0 if rng.random() < 0.3 else digit for digit in puzzle]
         assert len(sudoku.solutions(weaker, 1000)) == brute_force(weaker, 4)
-    assert len(sudoku.solutions((0,) * 16, 1000)) == 288  # all there are
+    assert len(sudoku.solutions((0,) * 16, 1000)) == 288  # all that exist
 
 
 def test_contradicting_clues_have_no_solution():
     assert sudoku.solutions((1, 1) + (0,) * 14) == []
-    assert sudoku.solutions((1, 2, 3, 0) + (0, 0, 0, 4) + (0,) * 8) == []  # no two clues clash, and yet
+    assert sudoku.solutions((1, 2, 3, 0) + (0, 0, 0, 4) + (0,) * 8) == []  # no two clues clash
 
 
 @pytest.mark.parametrize("size, clues, count", [(4, 6, 30), (9, 32, 3)])
 def test_puzzles_have_one_solution_and_their_clues_are_of_it(size, clues, count):
-    chance = random.Random(1)
+    rng = random.Random(1)
     for _ in range(count):
-        puzzle, solution = sudoku.make(chance, size, clues)
+        puzzle, solution = sudoku.make(rng, size, clues)
         assert is_valid(solution, size) and sudoku.is_solved(solution)
         assert sudoku.solutions(puzzle) == [solution]
         assert all(digit in (0, right) for digit, right in zip(puzzle, solution, strict=True))
@@ -72,21 +72,21 @@ def test_puzzles_have_one_solution_and_their_clues_are_of_it(size, clues, count)
 
 @pytest.mark.parametrize("size, count", [(4, 40), (9, 3)])
 def test_an_augmentation_is_valid_and_the_same_puzzle(size, count):
-    chance = random.Random(2)
-    puzzle, solution = sudoku.make(chance, size, size * 2)
-    augmented = set()
+    rng = random.Random(2)
+    puzzle, solution = sudoku.make(rng, size, size * 2)
+    all_augmented = set()
     for _ in range(count):
-        hidden, answer = sudoku.augment(puzzle, solution, chance)
+        augmented, answer = sudoku.augment(puzzle, solution, rng)
         assert is_valid(answer, size)
-        assert sudoku.solutions(hidden) == [answer]
-        assert sum(map(bool, hidden)) == sum(map(bool, puzzle))
-        assert sudoku.fingerprint(hidden, answer) == sudoku.fingerprint(puzzle, solution)
-        augmented.add(hidden)
-    assert len(augmented) > count // 2  # and they do differ
+        assert sudoku.solutions(augmented) == [answer]
+        assert sum(map(bool, augmented)) == sum(map(bool, puzzle))
+        assert sudoku.fingerprint(augmented, answer) == sudoku.fingerprint(puzzle, solution)
+        all_augmented.add(augmented)
+    assert len(all_augmented) > count // 2
 
 
 def test_other_puzzles_have_other_fingerprints():
-    """The fingerprint may merge puzzles, but is worth little if it merges many: compared with the exact answer."""
+    """Different puzzles may share a fingerprint, but few may: compared with a form that no two of them share."""
     made = [sudoku.make(random.Random(seed), 4, 6) for seed in range(40)]
     exact = {canonical(*pair) for pair in made}
     fingerprints = {sudoku.fingerprint(*pair) for pair in made}
@@ -102,15 +102,16 @@ def canonical(puzzle, solution):
         for first in itertools.permutations(pair[0])
         for second in itertools.permutations(pair[1])
     ]
-    smallest = None
-    for rows, columns, turned in itertools.product(orders, orders, (False, True)):
-        cells = [puzzle[c * 4 + r if turned else r * 4 + c] for r in rows for c in columns]
-        names = {0: 0}
-        for digit in cells:  # digits by order of appearance: the smallest of all 24 namings
-            names.setdefault(digit, len(names))
-        named = tuple(names[digit] for digit in cells)
-        smallest = named if smallest is None else min(smallest, named)
-    return smallest
+    return min(
+        renamed([puzzle[column * 4 + row if transposed else row * 4 + column] for row in rows for column in columns])
+        for rows, columns, transposed in itertools.product(orders, orders, (False, True))
+    )
+
+
+def renamed(cells):
+    """The cells with their digits numbered in order of appearance: the smallest of all 24 renamings."""
+    numbers = {0: 0}
+    return tuple(numbers.setdefault(digit, len(numbers)) for digit in cells)
 
 
 def test_the_same_seed_makes_the_same_puzzles_and_more_of_them():
@@ -120,18 +121,18 @@ def test_the_same_seed_makes_the_same_puzzles_and_more_of_them():
     assert len({canonical(*pair) for pair in few}) == 10
 
 
-def test_more_than_there_are_is_refused():
+def test_more_puzzles_than_exist_are_refused():
     with pytest.raises(InputError, match="were all augmentations of known ones: ask for fewer"):
         sudoku.make_unlike(1, 4, 10_000, 15, 15)
 
 
-def test_more_than_there_can_be_is_refused_before_any_is_made(monkeypatch):
-    monkeypatch.setattr(sudoku, "make", lambda *_: pytest.fail("one was made"))
+def test_more_puzzles_than_can_exist_are_refused_before_any_is_made(monkeypatch):
+    monkeypatch.setattr(sudoku, "make", lambda *_: pytest.fail("a sudoku was made"))
     with pytest.raises(InputError, match="200000 sudokus of size 4 were asked for; there are fewer than 131,072"):
         sudoku.make_unlike(1, 4, 200_000, 4, 7)
 
 
-def test_what_takes_long_says_how_far_it_is(monkeypatch):
+def test_progress_is_reported(monkeypatch):
     messages = []
     monkeypatch.setattr(sudoku, "SECONDS_BETWEEN_REPORTS", 0)
     sudoku.make_unlike(1, 4, 3, 5, 8, say=messages.append)
