@@ -469,7 +469,23 @@ def draw_lanes(lanes):
     return figures.rank_lanes(lanes, "Nothing")
 
 
-REFUSED = [  # what draws, what it says, and what it refuses to draw
+def draw_rows(rows):
+    return figures.stacked_bars(rows, "Nothing", "ms")
+
+
+def draw_choices(cells):
+    return figures.choices(cells, "Nothing", "a", "b")
+
+
+def draw_collective(before):
+    return figures.collective("all_reduce", before, {0: [1]}, "Nothing")
+
+
+def draw_bars(values):
+    return figures.bars(values, "Nothing", "s")
+
+
+REFUSED = [  # the function, its message, and the data that it refuses
     (figures.rank_colour, "whole number", [-1, 1.0, True, "0"]),
     (lambda title: figures.bars({"a": 1.0}, title, "s"), "title", ["", "  ", None]),
     (lambda events: figures.lives(events, "Nothing"), "at least one event", [[]]),
@@ -482,18 +498,16 @@ REFUSED = [  # what draws, what it says, and what it refuses to draw
     (draw_lanes, "idle", [{"run": {0: [event(1.0, 2.0, "sleep")]}}]),
     (draw_lanes, "Rank 0", [{"run": {0: [{"name": "forward"}]}}]),
     (draw_lanes, "Rank 1", [{"run": SimpleNamespace(results={1: {}})}]),
-    (
-        lambda rows: figures.stacked_bars(rows, "Nothing", "ms"),
-        "",
-        [{}, {"a": {"x": -1.0}}, {"a": {"x": "1"}}, {"a": {"x": 1.0}, "b": {"y": 1.0}}],
-    ),
-    (lambda cells: figures.choices(cells, "Nothing", "a", "b"), "", [{}, {("7B", 1): "dp", ("70B", 8): "dp"}]),
-    (lambda old: figures.collective("all_reduce", old, {0: [1]}, "Nothing"), "", [{}, {0: 3}, {"a": [1]}]),
-    (
-        lambda values: figures.bars(values, "Nothing", "s"),
-        "",
-        [{}, {"a": "fast"}, {"a": (1, 2, 3)}, {"a": None}, {"a": True}],
-    ),
+    (draw_rows, "at least one row", [{}]),
+    (draw_rows, "'x' of 'a' needs a number from 0 up", [{"a": {"x": -1.0}}, {"a": {"x": "1"}}]),
+    (draw_rows, "the same parts", [{"a": {"x": 1.0}, "b": {"y": 1.0}}]),
+    (draw_choices, "at least one cell", [{}]),
+    (draw_choices, r"no cell for \('7B', 8\)", [{("7B", 1): "dp", ("70B", 8): "dp"}]),
+    (draw_collective, "at least one rank in 'before'", [{}]),
+    (draw_collective, "a list of numbers or None", [{0: 3}]),
+    (draw_collective, "whole number", [{"a": [1]}]),
+    (draw_bars, "at least one value", [{}]),
+    (draw_bars, "The bar 'a' needs a number", [{"a": "fast"}, {"a": (1, 2, 3)}, {"a": None}, {"a": True}]),
     (
         lambda roofs: figures.roofline(*roofs, "Nothing"),
         "positive",
