@@ -10,30 +10,31 @@ import pytest
 from torch.utils.data import DistributedSampler
 
 ROOT = Path(__file__).parents[1]
-ASK = """
+ANSWERS = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 import in_browser
-print(in_browser.answer(*json.load(sys.stdin)))
+for line in sys.stdin:
+    print(in_browser.answer(*json.loads(line)), flush=True)
 """
 
 
 @pytest.fixture(scope="module")
-def modules(tmp_path_factory):
+def ask(tmp_path_factory):
+    """A function: the answer of one interpreter for all pages, without the installed packages, as in a browser."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "site")
         packing = importlib.import_module("packing")
     path = tmp_path_factory.mktemp("modules") / "course.zip"
     packing.pack_modules(path)
-    return path
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
 
+    def answer(command, arguments):
+        print(json.dumps([command, arguments.split()]), file=process.stdin, flush=True)
+        return json.loads(process.stdout.readline())
 
-def ask(modules, command, arguments):
-    """Without what is installed, as in a browser."""
-    request = json.dumps([command, arguments.split()])
-    run = subprocess.run([sys.executable, "-ISc", ASK, modules], input=request, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)
+    with subprocess.Popen([sys.executable, "-ISc", ANSWERS, path], text=True, **pipes) as process:
+        yield answer
 
 
 @pytest.mark.parametrize(
@@ -46,52 +47,47 @@ def ask(modules, command, arguments):
         ("predict", "--gpus 4 --link fast", 0),
     ],
 )
-def test_the_text_is_that_of_the_command(modules, command, arguments, pictures):
-    answer = ask(modules, command, arguments)
+def test_the_text_is_that_of_the_command(ask, command, arguments, pictures):
+    answer = ask(command, arguments)
     terminal = [sys.executable, "-m", f"ddp_course.{command}", *arguments.split()]
     printed = subprocess.run(terminal, cwd=ROOT, capture_output=True, text=True)
     assert answer["text"] == printed.stdout + printed.stderr
     assert len(answer["pictures"]) == pictures
 
 
-def test_a_page_without_a_command_draws_what_the_package_computes(modules):
-    answer = ask(modules, "pipeline", "--stages 4 --micro-batches 8")
+def test_a_page_without_a_command_draws_what_the_package_computes(ask):
+    answer = ask("pipeline", "--stages 4 --micro-batches 8")
     assert "bubble: 27.3%" in answer["text"] and answer["text"].strip().endswith("4, 3, 2, 1")
     assert [len(lane["events"]) for lane in answer["pictures"][0]["lanes"]] == [16] * 4
-    rows = ask(modules, "zero", "--params 7e9 --gpus 8")["pictures"][0]["rows"]
+    rows = ask("zero", "--params 7e9 --gpus 8")["pictures"][0]["rows"]
     sums = [sum(part["value"] for part in row["parts"]) for row in rows]
     assert [row["name"] for row in rows] == ["DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3"] and sums == sorted(sums, reverse=True)
 
 
-def test_a_ring_frames_what_each_rank_sends_and_ends_with_the_last_step(modules):
-    [picture] = ask(modules, "ring", "--ranks 3 --step 1")["pictures"]
+def test_a_ring_frames_what_each_rank_sends_and_ends_with_the_last_step(ask):
+    [picture] = ask("ring", "--ranks 3 --step 1")["pictures"]
     cells = [row["cells"] for row in picture["grid"]]
     assert [[cell["framed"] for cell in chunks].index(True) for chunks in cells] == [2, 0, 1]
     assert cells[1][0]["parts"] == ["rank 0", "rank 1", ""]
-    end = ask(modules, "ring", "--ranks 3 --step 14")
+    end = ask("ring", "--ranks 3 --step 14")
     assert end["text"].startswith("4 of 4 steps done") and end["last"] == {"--step": 4}
 
 
-def test_a_full_bucket_waits_until_the_link_is_free(modules):
-    queue = (
-        "from bucket_queue import _queue\n"
-        "print([(e['text'], e['start'], e['end']) for e in _queue(json.load(sys.stdin))])"
-    )
+def test_a_full_bucket_waits_until_the_link_is_free(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "site")
+    queue = importlib.import_module("bucket_queue")._queue
     sent = [{"ready": ready, "start": start} for ready, start in ((2, 2), (3, 4), (4, 6), (5, 8))]
-    code = ASK.replace("import in_browser\nprint(in_browser.answer(*json.load(sys.stdin)))", queue)
-    run = subprocess.run(
-        [sys.executable, "-ISc", code, modules], input=json.dumps(sent), capture_output=True, text=True, check=True
-    )
-    assert run.stdout == "[('1', 3, 4), ('1', 4, 5), ('2', 5, 6), ('1', 6, 8)]\n"
+    waiting = [(event["text"], event["start"], event["end"]) for event in queue(sent)]
+    assert waiting == [("1", 3, 4), ("1", 4, 5), ("2", 5, 6), ("1", 6, 8)]
 
 
 @pytest.mark.parametrize(("gpus", "messages"), [(1, 0), (64, 13)])
-def test_the_buckets_are_those_of_the_predicted_step(modules, gpus, messages):
+def test_the_buckets_are_those_of_the_predicted_step(ask, gpus, messages):
     flags = f"--model gpt2 --gpus {gpus} --bucket-mib 25 --link 50Gb"
-    answer = ask(modules, "buckets", flags)
+    answer = ask("buckets", flags)
     computes, _, link = answer["pictures"][0]["lanes"]
     assert len(link["events"]) == messages and len(computes["events"]) == 2 + max(1, messages)
-    predicted = ask(modules, "predict", flags)["pictures"][1]
+    predicted = ask("predict", flags)["pictures"][1]
     assert answer["pictures"][0]["end"] == predicted["end"]
     assert [[e["start"], e["end"]] for e in link["events"]] == [
         [e["start"], e["end"]] for e in predicted["lanes"][1]["events"]
@@ -109,7 +105,7 @@ def test_the_buckets_are_those_of_the_predicted_step(modules, gpus, messages):
         (15, 8, 1, "--drop-last"),
     ],
 )
-def test_the_sampler_deals_out_as_that_of_torch(modules, samples, ranks, epoch, flags):
+def test_the_sampler_gives_each_rank_the_samples_that_torchs_gives(ask, samples, ranks, epoch, flags):
     shares = []
     for rank in range(ranks):
         sampler = DistributedSampler(
@@ -118,7 +114,7 @@ def test_the_sampler_deals_out_as_that_of_torch(modules, samples, ranks, epoch, 
         if "no-set-epoch" not in flags:
             sampler.set_epoch(epoch)
         shares.append(list(sampler))
-    answer = ask(modules, "sampler", f"--samples {samples} --ranks {ranks} --epoch {epoch} {flags}")
+    answer = ask("sampler", f"--samples {samples} --ranks {ranks} --epoch {epoch} {flags}")
     by_rank, by_sample = ([row["cells"] for row in picture["grid"]] for picture in answer["pictures"])
     assert [[int(cell["text"]) for cell in cells] for cells in by_rank] == shares
     readers = [[f"rank {rank}" for rank, share in enumerate(shares) if sample in share] for sample in range(samples)]
@@ -144,6 +140,6 @@ def test_the_sampler_deals_out_as_that_of_torch(modules, samples, ranks, epoch, 
         ("ring", "--ranks 4 --step -1"),
     ],
 )
-def test_such_a_page_says_in_one_sentence_what_is_wrong(modules, command, arguments):
-    answer = ask(modules, command, arguments)
+def test_such_a_page_says_in_one_sentence_what_is_wrong(ask, command, arguments):
+    answer = ask(command, arguments)
     assert answer["text"].startswith("error: ") and answer["text"].count("\n") == 1 and not answer["pictures"]
