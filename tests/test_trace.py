@@ -51,8 +51,13 @@ def write(folder, rank=0, messages=MESSAGES, base=0, shift=0.0, step=STEP, work=
     return path
 
 
-def test_the_parts_of_a_step_add_up_to_it(tmp_path):
-    [trace] = read_traces([write(tmp_path)]).values()
+def twice(spans):
+    """The spans, and again 200 ms later."""
+    return [*spans, *((name, start + 200, end + 200) for name, start, end in spans)]
+
+
+def test_the_parts_of_a_step_add_up_to_it_also_as_medians_of_two_steps(tmp_path):
+    [trace] = read_traces([write(tmp_path, step=twice(STEP), work=twice(WORK), messages=twice(MESSAGES))]).values()
     results = {part: round(1e3 * seconds, 6) for part, seconds in shares(trace).items()}
     assert results == {
         "input": 10,
@@ -108,7 +113,7 @@ def two_ranks(folder, ahead=0.0, messages=((10, 20), (50, 90), (95, 97)), **more
 
 
 @pytest.mark.parametrize("ahead", [0.0, 250.0, -3.0])
-def test_clocks_are_told_from_the_ends_of_all_reduces(tmp_path, ahead):
+def test_clocks_are_aligned_by_the_ends_of_all_reduces(tmp_path, ahead):
     traces = two_ranks(tmp_path, ahead)
     clock = clocks(traces)[1]
     assert clock.low <= ahead / 1e3 <= clock.high
@@ -126,7 +131,7 @@ def test_the_straggler_is_the_rank_that_starts_last(tmp_path):
         lateness(traces, "barrier")
 
 
-def test_the_fastest_step_is_that_of_the_rank_that_was_slowest(tmp_path):
+def test_the_fastest_step_has_the_fastest_slowest_rank(tmp_path):
     times = {0: [(0, 100), (200, 240), (300, 360)], 1: [(0, 110), (200, 290), (300, 365)]}  # ms
     paths = [
         write(
@@ -134,6 +139,7 @@ def test_the_fastest_step_is_that_of_the_rank_that_was_slowest(tmp_path):
             rank,
             [("gloo:all_reduce", a + 1, b - 1) for a, b in several],
             shift=250.0 * rank,
+            base=10**9 * rank,
             work=[],
             step=[(name, a, b) for a, b in several for name in ("step", "backward")],
         )
