@@ -43,7 +43,7 @@ def test_where_the_course_is_installed_it_does_nothing(folder):
 
 
 def test_a_kernel_without_the_course_is_told_in_one_sentence_what_to_do():
-    run = run_cell(authoring.ROOT / "notebooks", "-S")  # without site-packages
+    run = run_cell(authoring.ROOT / "notebooks", "-SE")  # without site-packages and PYTHONPATH
     assert run.returncode == 1 and not run.stdout
     last = run.stderr.splitlines()[-1]
     assert last.startswith(f"RuntimeError: {sys.executable} has no ddp_course: run `make .venv/.installed`")
