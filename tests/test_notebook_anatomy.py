@@ -582,6 +582,10 @@ def test_a_notebook_that_does_not_get_the_course_is_named(old, new, good_path):
     assert fault in problems(good_path)
 
 
+def test_a_file_name_without_a_number_is_named(course):
+    assert any("does not start with two digits" in fault for fault in problems_after(course, name="notebooks/a.ipynb"))
+
+
 @pytest.mark.parametrize("line", ['"id": "c2",', ""])
 def test_cells_without_an_id_of_their_own_are_named(line, good_path):
     replace(good_path, '"id": "c4",', line)
