@@ -155,11 +155,12 @@ def meshes(job: Job) -> Iterator[Layout]:
 
 def ways(layout: Layout) -> Iterator[Layout]:
     """Every layout with the axes of this one: ZeRO's stage, micro-batch, checkpointing and chunks vary."""
+    axes = layout.axes
     for zero in (1, 2, 3) if layout.shard > 1 else (0,):
         for micro_batch in (1, 2, 4, 8) if layout.pp == 1 else (1, 2):
             for recompute in (False, True):
                 for chunks in (1,) if layout.pp == 1 else (1, 2, 4):
-                    yield Layout(*layout.axes, zero, micro_batch, recompute, chunks)
+                    yield Layout(*axes, zero, micro_batch, recompute, chunks)
 
 
 def simple_layouts(job: Job) -> dict[str, Layout]:
