@@ -25,7 +25,7 @@ from ddp_course.plan.traffic import bubble, micro_batches, step, traffic
 pytestmark = pytest.mark.smoke
 
 GB = 2**30
-SEVEN = Model(7e9, 32, 4096, 32, 4096)
+SEVEN = Model(7e9, 32, 4096, 32, 4096)  # 7e9 parameters
 SIXTY_FOUR = Cluster(64, 80 * GB, 50e9)
 JOB = Job(SEVEN, SIXTY_FOUR, 2**22)
 ASKED = ["--params", "7e9", "--gpus", "64", "--memory", "80GB", "--link", "400Gb"]
@@ -38,9 +38,8 @@ def flags(*more):
 # ---- memory ----------------------------------------------------------------------------------------------------------
 
 
-def small(**changed) -> tuple[MiniGPT, Model]:
-    shape = MiniGPTConfig(vocab_size=64, context=32, layers=4, heads=4, width=64, **changed)
-    whole = MiniGPT(shape)
+def small() -> tuple[MiniGPT, Model]:
+    whole = MiniGPT(MiniGPTConfig(vocab_size=64, context=32, layers=4, heads=4, width=64))
     parameters = sum(parameter.numel() for parameter in whole.parameters())
     return whole, Model(parameters, 4, 64, 4, 32, vocabulary=64, tables=1)
 
@@ -224,7 +223,7 @@ def test_the_optimizers_step_takes_its_time_and_sharding_divides_it():
     assert whole.total == pytest.approx(whole.computing + whole.waiting + whole.updating)
 
 
-def test_a_slow_network_makes_steps_longer_and_the_quickest_plan_another():
+def test_a_slow_network_makes_steps_longer_and_changes_the_quickest_plan():
     slow, layout = replace(JOB, cluster=replace(SIXTY_FOUR, link=0.1e9)), Layout(dp=8, shard=8, zero=1)
     assert step(slow, layout).total > 1.5 * step(JOB, layout).total
     assert search(slow).fits[0].layout != search(JOB).fits[0].layout
@@ -370,7 +369,7 @@ def test_where_nothing_divides_the_report_says_that_nothing_can_run(report):
     assert "can run, for the reasons below" in report("--gpus", "1000", "--tokens-per-update", "4194304")
 
 
-def test_the_gpu_is_said_where_it_is_assumed(report):
+def test_the_report_names_a_gpu_that_it_assumes(report):
     assert "--gpu h100" in report()
     assert "--gpu" not in report("--gpu", "a100").split("\n\n")[0]
 

@@ -3,23 +3,16 @@
 from dataclasses import replace
 
 import pytest
-from training_runs import merged
+from test_plan import ASKED
+from test_plan import flags as job
 
 from ddp_course.base.errors import InputError
 from ddp_course.plan.__main__ import main
-from ddp_course.plan.derived import job_from
-from ddp_course.plan.flags import plan_parser
 from ddp_course.plan.memory import Layout
 from ddp_course.plan.search import best_way, search, step_interval
 from ddp_course.plan.traffic import step
 
 pytestmark = pytest.mark.smoke
-
-ASKED = "--params 7e9 --gpus 64 --memory 80GB --link 400Gb".split()
-
-
-def job(*words):
-    return job_from(plan_parser().parse_args(merged(*ASKED, *words)))[0]
 
 
 def seconds(kernels, layout, *words):
