@@ -14,9 +14,8 @@ import pytest
 from ddp_doctor.launch.supervise import environment_of, sweep
 
 TEST_VARIABLE = "DDP_COURSE_TEST"
-# Processes that a library starts once and keeps as long as this one lives.
-KEPT_BY_LIBRARIES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "compile_worker")
-KEPT = (*KEPT_BY_LIBRARIES, "warm_server.py")
+# Processes that a library, or `warm_server`, starts once and keeps as long as this one lives.
+KEPT = "multiprocessing.resource_tracker", "multiprocessing.forkserver", "compile_worker", "warm_server.py"
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
 # Of the course and of these tests, too, Python keeps what it has compiled: some thousand processes load them.
@@ -142,6 +141,15 @@ def module_launches_warm(warm_server):
         for name, value in warm_server[1].items():
             environment.setenv(name, value)
         yield
+
+
+@pytest.fixture
+def working_folder(tmp_path, monkeypatch):
+    """The test runs in tmp_path; temporary files, also those of processes that it starts, are made in tmp/ of it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    (tmp_path / "tmp").mkdir()
 
 
 @pytest.fixture(autouse=True)

@@ -35,12 +35,14 @@ def test_a_node_that_dies_takes_nothing_else_with_it(tmp_path):
 
 def test_a_second_node_is_not_started_where_the_first_has_ended(tmp_path):
     script = tmp_path / "ends.py"
-    script.write_text("raise SystemExit('as it should')")
+    script.write_text("import os\nraise SystemExit(os.environ['TORCH_DISABLE_SHARE_RDZV_TCP_STORE'])")
     with Nodes(script) as job:
         job.start("a")
         with pytest.raises(RunFailed, match="(?s)node a ended too early, with exit code 1.*exitcode"):
             job.start("b", when=lambda: False)
-        assert list(job.ended()) == ["a"]
+        [(name, run)] = job.ended().items()
+    assert name == "a" and set(run.lines[0]) == {"1"}, "a rank lacks the variable without which no node can join"
+    assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 " in run.command
 
 
 def test_a_port_is_free_and_none_that_the_system_gives_away():

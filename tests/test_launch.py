@@ -30,12 +30,17 @@ from ddp_course.launcher import Run, RunFailed, RunTimedOut, torchrun
 from ddp_course.launcher.cores import threads_per_process
 
 TALKS = """
-import os, sys, time
+import json, os, sys, time
 rank = os.environ["RANK"]
+if rank == "0":
+    with open("rank_0.json", "w") as file:
+        json.dump({"env": dict(os.environ), "path": sys.path}, file)
 print("first of", rank)
 print(f'{{"rank": {rank}, "omp": "{os.environ["OMP_NUM_THREADS"]}"}}')
 print("[1, 2]")
 print('loss {"a": 1}')
+for step in range(1, 26):
+    print(f"step {step}  loss 1.5")
 time.sleep(1.5)
 print("{'a': 1}", file=sys.stderr)
 print('{"in": "stderr"}', file=sys.stderr)
@@ -86,12 +91,7 @@ HANG = 600  # seconds, on a machine as slow as may be: what takes longer will ne
 
 
 @pytest.fixture(autouse=True)
-def working_folder(tmp_path, monkeypatch):
-    """Every test works in a folder of its own; temporary files are made in tmp/ of it, and must be gone after."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    Path("tmp").mkdir()
+def no_folder_is_left(working_folder):
     yield
     assert not list(Path("tmp").glob("ddp_course_run_*"))
 
@@ -107,40 +107,56 @@ def in_a_shell(command):
     return subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=600)
 
 
-def test_lines_results_and_command():
+def test_a_launch_shows_and_returns_what_the_printed_command_prints(monkeypatch):
+    """The launcher adds its mark and what concerns the output: nothing that changes what a script does."""
+
     class Stamped(io.StringIO):
         def write(self, text):
             stamps.append((time.monotonic(), text))
             return super().write(text)
 
     stamps = []
+    monkeypatch.setenv("PYTHONPATH", "of_the_user")
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     with contextlib.redirect_stdout(Stamped()) as shown:
-        run = torchrun(script(TALKS), "a b", 3, nproc=2, env={"GREETING": "it's"})
+        run = torchrun(script(TALKS), "a b", 3, nproc=2, env={"GREETING": "it's"}, show_every=10)
     end = time.monotonic()
+    from_cell = json.loads(Path("rank_0.json").read_text())
 
     assert re.fullmatch(r"2 ranks, exit code 0, \d+\.\d s", repr(run))
     assert (run.exit_code, run.exit_codes, run.failure, run.timed_out) == (0, {0: 0, 1: 0}, None, False)
-    threads = str(threads_per_process(2))
+    threads, shown_lines = str(threads_per_process(2)), shown.getvalue().splitlines()
     for rank in 0, 1:
         assert run.results[rank] == {"rank": 7, "omp": threads, "later": True}
         assert sorted(run.lines[rank]) == sorted(
             [f"first of {rank}", "[1, 2]", 'loss {"a": 1}', "{'a': 1}", '{"in": "stderr"}', "['a b', '3'] it's"]
-            + ["step 2", "no newline"]
+            + [*(f"step {step}  loss 1.5" for step in range(1, 26)), "step 2", "no newline"]
         )
-        assert f"\x1b[38;5;{rank_output.ANSI_COLOURS[rank]}m[rank {rank}]\x1b[0m first of {rank}\n" in shown.getvalue()
+        start = f"\x1b[38;5;{rank_output.ANSI_COLOURS[rank]}m[rank {rank}]\x1b[0m "
+        assert {f"{start}first of {rank}", f"{start}no newline"} < set(shown_lines)
+        steps = [line for line in shown_lines if line.startswith(f"{start}step")]
+        assert steps == [f"{start}step {step}  loss 1.5" for step in (1, 10, 20)]
     assert '"omp"' not in shown.getvalue()
 
     # Live: the first lines were shown while the ranks slept.
     first = [when for when, text in stamps if "first of" in text]
     assert len(first) == 2 and max(first) < end - 1.0
 
-    # The command, pasted into a shell, does the same.
-    assert shown.getvalue().splitlines()[0] == run.command
+    assert shown_lines[0] == run.command
     assert run.command.startswith(f"OMP_NUM_THREADS={threads} ")
     assert "torchrun --standalone --nproc-per-node=2 script.py 'a b' 3" in run.command
     pasted = in_a_shell(run.command)
     assert pasted.returncode == 0
     assert pasted.stdout.count("['a b', '3'] it's") == 2
+    by_hand = json.loads(Path("rank_0.json").read_text())
+    of_each = {"PATH", "MASTER_PORT", "_", "SHLVL", "PWD", "OLDPWD"}  # a shell's, and new in each launch
+    changed = {
+        name
+        for name in from_cell["env"].keys() | by_hand["env"].keys()
+        if from_cell["env"].get(name) != by_hand["env"].get(name) and not name.startswith("TORCHELASTIC")
+    }
+    assert changed - of_each == {RUN_VARIABLE, "PYTHONUNBUFFERED", "PYTHON_COLORS", "RES_OPTIONS"}
+    assert from_cell["path"] == by_hand["path"]
 
 
 def test_quiet_check_false_and_restarts(capsys):
@@ -151,18 +167,6 @@ def test_quiet_check_false_and_restarts(capsys):
     assert (run.exit_code, run.exit_codes) == (1, {0: 3})
     assert (run.failure.rank, run.failure.exit_code) == (0, 3)
     assert "ChildFailedError" in "\n".join(run.launcher_lines)
-
-
-def test_of_many_steps_every_tenth_is_shown_and_all_are_kept(capsys):
-    prints = script("""print("reads"); [print(f"step {step}  loss 1.5") for step in range(1, 26)]; print("saves")""")
-    run = torchrun(prints, nproc=1, show_every=10)
-    shown = capsys.readouterr().out.splitlines()[1:]
-    assert [line.partition(" ")[2] for line in shown] == [
-        "0]\x1b[0m reads",
-        *(f"0]\x1b[0m step {step}  loss 1.5" for step in (1, 10, 20)),
-        "0]\x1b[0m saves",
-    ]
-    assert len(run.lines[0]) == 27
 
 
 def test_what_torchrun_writes_anew_is_read_as_well(tmp_path):
@@ -178,33 +182,6 @@ def test_what_torchrun_writes_anew_is_read_as_well(tmp_path):
         shutil.rmtree(folder.parent)
     output.finish()
     assert run.lines[0] == ["one rank", "saved", "two ranks, and more"]
-
-
-def test_nodes_that_may_join_get_the_variable_that_lets_them(tmp_path):
-    """With torch 2.13; in notebook 13 a node joins."""
-    prints = script("import os; print(os.environ.get('TORCH_DISABLE_SHARE_RDZV_TCP_STORE'))")
-    rendezvous = "--nnodes=1:2 --rdzv-backend=c10d --rdzv-endpoint=localhost:0 --rdzv-conf=last_call_timeout=1".split()
-    run = torchrun(prints, nproc=1, quiet=True, timeout=600, torchrun_args=rendezvous)
-    assert run.lines[0] == ["1"] and "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 " in run.command
-
-
-def test_a_script_runs_as_the_printed_command_would(monkeypatch):
-    """The launcher adds its mark and what concerns the output: nothing that changes what a script does."""
-    reports = script("import json, os, sys; print(json.dumps({'env': dict(os.environ), 'path': sys.path}))")
-    monkeypatch.setenv("PYTHONPATH", "of_the_user")
-    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
-    run = torchrun(reports, nproc=1, quiet=True, env={"GREETING": "hello"})
-    pasted = in_a_shell(run.command)
-    by_hand = json.loads(pasted.stdout)
-    from_cell = run.results[0]
-    of_each = {"PATH", "MASTER_PORT", "_", "SHLVL", "PWD", "OLDPWD"}  # a shell's, and new in each launch
-    changed = {
-        name
-        for name in from_cell["env"].keys() | by_hand["env"].keys()
-        if from_cell["env"].get(name) != by_hand["env"].get(name) and not name.startswith("TORCHELASTIC")
-    }
-    assert changed - of_each == {RUN_VARIABLE, "PYTHONUNBUFFERED", "PYTHON_COLORS", "RES_OPTIONS"}
-    assert from_cell["path"] == by_hand["path"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the names of threads in /proc")
@@ -285,9 +262,9 @@ def test_timeout_without_check_returns_the_run():
 
 
 @contextlib.contextmanager
-def launched():
-    """A process that calls torchrun(), and the pids: of itself, its supervisor, torchrun and both ranks."""
-    command = [sys.executable, script(LAUNCHES, "launches.py"), script(SLEEPS), "."]
+def launched(text=SLEEPS):
+    """A process that calls torchrun(), and the pids: of itself, its supervisor, torchrun and rank 1."""
+    command = [sys.executable, script(LAUNCHES, "launches.py"), script(text), "."]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
         ranks = [Path("rank_0"), Path("rank_1")]
@@ -324,10 +301,7 @@ def test_nothing_survives_kill_9(victim, message):
 
 
 def test_second_interrupt_ends_at_once():
-    stubborn = SLEEPS.replace("time.sleep(0.5)", "time.sleep(50)")
-    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
-        patch.setitem(globals(), "SLEEPS", stubborn)
-        process, _ = stack.enter_context(launched())
+    with launched(SLEEPS.replace("time.sleep(0.5)", "time.sleep(50)")) as (process, _):
         process.send_signal(signal.SIGINT)
         time.sleep(1)
         assert process.poll() is None  # it waits for the ranks
@@ -336,7 +310,7 @@ def test_second_interrupt_ends_at_once():
         assert not processes_of_this_test()
 
 
-def test_in_a_notebook_output_is_kept_and_errors_are_short(monkeypatch):
+def test_in_a_notebook_output_is_kept_and_errors_are_short():
     assert "PYTEST_CURRENT_TEST" in os.environ  # under which ipykernel drops what a child process writes itself
     script("import os, sys; print('out', os.environ['RANK']); print('err', file=sys.stderr); int(sys.argv[1])")
     cells = ["from ddp_course.launcher.launch import torchrun", "torchrun('script.py', '5', nproc=2)"]
@@ -386,8 +360,9 @@ def test_bad_input():
         torchrun("scripts/none.py")
     with pytest.raises(InputError, match="got 0"):
         torchrun(name, nproc=0)
-    with pytest.raises(InputError, match="--log-dir"):
-        torchrun(name, nproc=1, torchrun_args=["--log-dir=here"])
+    for option in "--log-dir=here", "--redirects=3", "--tee=3", "--nproc_per_node=2", "--standalone", "-r", "-t":
+        with pytest.raises(InputError, match=f"torchrun_args has {option.partition('=')[0]},"):
+            torchrun(name, nproc=1, torchrun_args=[option])
 
 
 def test_ansi_colours_are_the_figures_colours():
@@ -469,7 +444,7 @@ def test_ranks_that_were_asked_to_stop_have_not_failed():
     assert blame({0: [], 1: [*TRACE, "KeyError: 'x'"]}, {0: 75, 1: 1})[1].rank == 1  # one has failed
 
 
-def test_of_a_rank_that_never_came_it_is_said_that_it_was_still_running():
+def test_a_rank_that_torchrun_ended_was_still_running():
     errors = {0: [*TRACE, "RuntimeError: Timed out waiting 4000ms for recv operation to complete"], 1: []}
     _, failure = blame(errors, {0: 1, 1: -15}, closed=[1])
     assert failure.rank == 0 and "rank 0 lost contact" in failure.text
