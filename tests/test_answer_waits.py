@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
@@ -17,28 +18,28 @@ RANK = lambda: float(dist.get_rank())
 
 def started():
     '''(name, what it fills, the Work) of each collective on two ranks, started and not waited for.'''
-    mine, pair, parts = torch.full((2,), RANK()), torch.zeros(4), [torch.zeros(2), torch.zeros(2)]
+    own, pair, parts = torch.full((2,), RANK()), torch.zeros(4), [torch.zeros(2), torch.zeros(2)]
     halves = [torch.full((2,), RANK()), torch.full((2,), RANK() + 10)]
     root = dist.get_rank() == 0
     out = lambda: torch.zeros(2)
-    one = mine.clone(); yield "all_reduce", one, dist.all_reduce(one, async_op=True)
-    one = mine.clone(); yield "broadcast", one, dist.broadcast(one, 1, async_op=True)
-    one = mine.clone(); yield "reduce", one, dist.reduce(one, 0, async_op=True)
-    yield "all_gather", parts, dist.all_gather(parts, mine, async_op=True)
-    yield "all_gather_into_tensor", pair, dist.all_gather_into_tensor(pair, mine, async_op=True)
-    own = [out(), out()]; yield "gather", own, dist.gather(mine, own if root else None, async_op=True)
-    one = out(); yield "scatter", one, dist.scatter(one, halves if root else None, async_op=True)
-    one = out(); yield "reduce_scatter", one, dist.reduce_scatter(one, halves, async_op=True)
-    one = torch.zeros(4); yield "all_to_all_single", one, dist.all_to_all_single(one, torch.cat(halves), async_op=True)
-    one = out(); yield "irecv", one, (dist.isend(mine, 1 - dist.get_rank()), dist.irecv(one, 1 - dist.get_rank()))[1]
+    x = own.clone(); yield "all_reduce", x, dist.all_reduce(x, async_op=True)
+    x = own.clone(); yield "broadcast", x, dist.broadcast(x, 1, async_op=True)
+    x = own.clone(); yield "reduce", x, dist.reduce(x, 0, async_op=True)
+    yield "all_gather", parts, dist.all_gather(parts, own, async_op=True)
+    yield "all_gather_into_tensor", pair, dist.all_gather_into_tensor(pair, own, async_op=True)
+    all_own = [out(), out()]; yield "gather", all_own, dist.gather(own, all_own if root else None, async_op=True)
+    x = out(); yield "scatter", x, dist.scatter(x, halves if root else None, async_op=True)
+    x = out(); yield "reduce_scatter", x, dist.reduce_scatter(x, halves, async_op=True)
+    x = torch.zeros(4); yield "all_to_all_single", x, dist.all_to_all_single(x, torch.cat(halves), async_op=True)
+    x = out(); yield "irecv", x, (dist.isend(own, 1 - dist.get_rank()), dist.irecv(x, 1 - dist.get_rank()))[1]
 
 def flat(value):
     return torch.cat(value).tolist() if isinstance(value, list) else value.tolist()
 
 def calls(how):
-    found = {}
+    values = {}
     for name, value, work in started():
-        before = flat(value)
+        unwaited = flat(value)
         if how == "wait" or (how != "never" and name in ("all_to_all_single", "reduce_scatter", "irecv")):
             work.wait()  # gloo knows no future of these, and only here whether they are done
         elif how == "future":
@@ -46,9 +47,21 @@ def calls(how):
         elif how == "poll":
             while not work.is_completed():
                 pass
-        found[name] = [before, flat(value)]
+        values[name] = [unwaited, flat(value)]
     dist.barrier()
-    return found
+    return values
+"""
+TWICE = """
+import torch
+import torch.distributed as dist
+
+def calls():
+    '''Two messages are received into one tensor, as torch 2.11's pipelines do at their start, and waited for.'''
+    received, peer = torch.zeros(1), 1 - dist.get_rank()
+    works = [work for _ in range(2) for work in (dist.isend(torch.ones(1), peer), dist.irecv(received, peer))]
+    for work in works:
+        work.wait()
+    return received
 """
 AFTER = {  # by rank
     "all_reduce": ([1.0, 1.0], [1.0, 1.0]),
@@ -63,12 +76,20 @@ AFTER = {  # by rank
 }
 
 
-def test_a_result_is_there_when_it_has_been_waited_for_and_not_before(tmp_path):
-    path = tmp_path / "answer.py"
-    path.write_text(EVERY_COLLECTIVE)
-    ways = ("wait", "future", "poll", "never")
-    job = Job(2, "calls", tuple(Call([(how,)] * 2, how) for how in ways))
-    [[record]] = run_answers([(path, [job], "")])
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    """The records of both answers, with one start of the harness."""
+    folder, ways = tmp_path_factory.mktemp("answers"), ("wait", "future", "poll", "never")
+    (folder / "every.py").write_text(EVERY_COLLECTIVE)
+    (folder / "twice.py").write_text(TWICE)
+    every = Job(2, "calls", tuple(Call([(how,)] * 2, how) for how in ways))
+    twice = Job(2, "calls", (Call([()] * 2, ""),))
+    [[of_every], [of_twice]] = run_answers([(folder / "every.py", [every], ""), (folder / "twice.py", [twice], "")])
+    return of_every, of_twice
+
+
+def test_a_result_is_there_when_it_has_been_waited_for_and_not_before(records):
+    record, _ = records
     assert run_failure(record, Path("answer.py")) is None
     for case in cases([record]):
         for rank, results in enumerate(case.results):
@@ -98,22 +119,6 @@ def test_a_future_may_end_an_operation_while_another_is_read(monkeypatch):
     assert list(pending.unfinished) == [0, 2]
 
 
-TWICE = """
-import torch
-import torch.distributed as dist
-
-def calls():
-    '''Two messages are received into one tensor, as torch 2.11's pipelines do at their start, and waited for.'''
-    received, peer = torch.zeros(1), 1 - dist.get_rank()
-    works = [work for _ in range(2) for work in (dist.isend(torch.ones(1), peer), dist.irecv(received, peer))]
-    for work in works:
-        work.wait()
-    return received
-"""
-
-
-def test_what_the_grader_copies_is_no_reading_of_the_answer(tmp_path):
-    path = tmp_path / "answer.py"
-    path.write_text(TWICE)
-    [[record]] = run_answers([(path, [Job(2, "calls", (Call([()] * 2, ""),))], "")])
+def test_what_the_grader_copies_is_no_reading_of_the_answer(records):
+    _, record = records
     assert run_failure(record, Path("answer.py")) is None and not missing_wait([record])

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 from disturbance import processes_of_this_test, wait_until
-from grader.kill_matrix import verdicts
 
-from ddp_course.authoring.answers import answer_cells
+from ddp_course.authoring.answers import answer_cells, graded
 from ddp_course.authoring.commands import ROOT
 from ddp_course.authoring.notebook_run import output_texts, read_notebook
 from ddp_course.base.errors import InputError
@@ -43,12 +42,7 @@ RAISES = "def global_mean(values):\n    return values[100]\n"
 
 
 @pytest.fixture(autouse=True)
-def working_folder(tmp_path, monkeypatch):
-    """Makes a folder for each test its working folder. Temporary files go to its tmp/, and none may be left there."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    Path("tmp").mkdir()
+def no_file_is_left(working_folder):
     Path("answers").mkdir()
     yield
     assert not list(Path("tmp").iterdir()), "the grading left files behind"
@@ -69,14 +63,6 @@ STATES = {  # state: (answer, exit code, message)
     "not attempted": (STUB, 2, "02.1 not attempted: not attempted.py, line 2 still raises NotImplementedError"),
     "crashed": (RAISES, 3, "02.1 crashed: with 3 ranks (4, 1 and 2 values): rank 0 raised IndexError: list index out"),
 }
-
-
-def test_the_four_states():
-    for state, verdict in verdicts("02.1", {state: text for state, (text, _, _) in STATES.items()}).items():
-        _, code, message = STATES[state]
-        assert (verdict.state, verdict.exit_code) == (state, code)
-        assert message in repr(verdict)
-        assert verdict.passed == (state == "passed")
 
 
 def test_the_command_line_itself():
@@ -196,16 +182,26 @@ HOSTILE = {  # name: (answer, state, message)
         "passed",
         "",
     ),
+    "leaves_the_stub_above": (STUB + RIGHT, "passed", ""),
+    "overwrites_the_stub": (STUB + RIGHT.replace("global_mean", "own") + "\nglobal_mean = own\n", "passed", ""),
+    "prints_and_raises": (WRONG.replace("return", "return 1 / 0 +"), "crashed", "raised ZeroDivisionError"),
 }
 
 
-def test_hostile_answers():
-    results = verdicts("02.1", {name: text for name, (text, _, _) in HOSTILE.items()})
-    outcomes = {name: (verdict.state, verdict.observed) for name, verdict in results.items()}
+def test_each_answer_gets_its_state_and_message():
+    results = graded({"02.1": {name: text for name, (text, _, _) in (STATES | HOSTILE).items()}})["02.1"]
+    for state, (_, code, message) in STATES.items():
+        verdict = results[state]
+        assert (verdict.state, verdict.exit_code, verdict.passed) == (state, code, state == "passed")
+        assert message in repr(verdict)
     for name, (_, state, observed) in HOSTILE.items():
-        assert outcomes[name][0] == state and observed in outcomes[name][1], f"{name}: {results[name]}"
+        assert results[name].state == state and observed in results[name].observed, f"{name}: {results[name]}"
     assert results["syntax_error"].look == "syntax_error.py, line 2: return ("
     assert results["raises_on_one_rank"].look == "raises_on_one_rank.py, line 4: raise ValueError('boom')"
+    crashed = results["prints_and_raises"]
+    rank = int(crashed.observed.partition("): rank ")[2][0])
+    line = f"values {[4, 1, 2][rank]}"
+    assert crashed.printed[rank] == line and f"rank {rank} printed: {line}" in repr(crashed)
 
 
 def test_a_lane_that_dies_spoils_no_answer_of_another(monkeypatch):
@@ -225,28 +221,29 @@ def test_a_lane_that_dies_spoils_no_answer_of_another(monkeypatch):
     assert limits == [answer_run.LONGEST_RUN + answer_run.LONGEST_ANSWER]  # two answers, one after the other
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("def global_mean(values):\n    while True:\n        pass", r"no end after 2 s: rank 0 was in line [23], rank"),
-        (
-            "import signal\ndef global_mean(values):\n    signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))\n"
-            "    sum(range(10**12))",
-            "no end after 2 s: rank 0 was in no line of the answer",
-        ),
-        (
-            "import os\nimport time\ndef global_mean(values):\n    if os.environ['RANK'] == '0':\n"
-            "        os.kill(os.getppid(), 9)\n    time.sleep(60)",  # rank 1 would find another parent
-            "the process that runs the ranks was killed",
-        ),
-    ],
-    ids=["loops", "cannot_be_asked", "kills_the_harness"],
-)
-def test_an_answer_that_has_to_be_ended(text, message, monkeypatch):
+ENDLESS = {  # name: (answer, message)
+    "loops": ("def global_mean(values):\n    while True:\n        pass", r"rank 0 was in line [23], rank"),
+    "cannot_be_asked": (
+        "import signal\ndef global_mean(values):\n    signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))\n"
+        "    sum(range(10**12))",
+        "rank 0 was in no line of the answer",
+    ),
+}
+
+
+def test_answers_that_have_to_be_ended(monkeypatch):
     question = load("02.1")
     monkeypatch.setattr(question, "jobs", [replace(job, seconds=2.0) for job in question.jobs])
+    verdicts = graded({"02.1": {name: text for name, (text, _) in ENDLESS.items()}})["02.1"]
+    for name, verdict in verdicts.items():
+        assert not verdict.passed and re.search(f"no end after 2 s: {ENDLESS[name][1]}", verdict.observed), verdict
+
+
+def test_an_answer_that_kills_the_harness():
+    text = "import os\nimport time\ndef global_mean(values):\n    if os.environ['RANK'] == '0':\n"
+    text += "        os.kill(os.getppid(), 9)\n    time.sleep(60)"  # rank 1 would find another parent
     verdict = check("02.1", write(text))
-    assert not verdict.passed and re.search(message, verdict.observed), verdict
+    assert not verdict.passed and "the process that runs the ranks was killed" in verdict.observed, verdict
 
 
 HANGS_ONCE = """
@@ -272,14 +269,6 @@ def test_a_job_that_can_hang_through_nobodys_fault_runs_once_more(tries, state, 
     monkeypatch.setattr(question, "jobs", [replace(job, patience=1.0, tries=tries) for job in question.jobs])
     verdict = check("02.1", write(HANGS_ONCE.replace("MARK", repr(str(tmp_path / "hung_before")))))
     assert verdict.state == state, verdict
-
-
-def test_what_the_answer_printed_is_shown():
-    verdict = check("02.1", write(WRONG.replace("return", "return 1 / 0 +")))
-    rank = int(verdict.observed.partition("): rank ")[2][0])
-    line = f"values {[4, 1, 2][rank]}"
-    assert verdict.printed[rank] == line
-    assert f"rank {rank} printed: {line}" in repr(verdict)
 
 
 # ---- what the recorder sees --------------------------------------------------------------------------------------
@@ -356,11 +345,6 @@ def test_a_stub_is_told_without_running_it(monkeypatch):
     verdict = check("02.1", write(STUB))
     assert (verdict.state, verdict.check) == ("not attempted", "stub")
     assert verdict.observed.endswith("line 2 still raises NotImplementedError")
-
-
-@pytest.mark.parametrize("rest", [RIGHT, RIGHT.replace("global_mean", "mine") + "\nglobal_mean = mine\n"])
-def test_a_stub_that_was_left_above_the_answer_does_no_harm(rest):
-    assert check("02.1", write(STUB + rest)).passed
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "solutions").glob("*.ipynb")), ids=lambda path: path.stem)

@@ -22,11 +22,6 @@ from ddp_course.grader.exercises import load, names
 from ddp_course.grader.verdict import Verdict
 
 
-def verdicts(question: str, texts: dict[str, str]) -> dict[str, Verdict]:
-    """Grade several answers to one question, {name: text}; each in a fresh file."""
-    return graded({question: texts})[question]
-
-
 def sample(question: str) -> list[str]:
     """The names of a wrong answer to the first check, of one to the last, and of a right answer: enough to see that
     the exercise grades. All the others take four times as long, and are graded weekly."""

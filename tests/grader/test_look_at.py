@@ -1,11 +1,9 @@
-"""Where the learner is told to look follows from what was found, not from the check alone."""
+"""Where the verdict says to look follows from what was observed, not only from the check."""
 
 import pytest
 
-from ddp_course.authoring.answers import SOLUTION, edited, text_of
+from ddp_course.authoring.answers import SOLUTION, edited, graded, text_of
 from ddp_course.grader.vocabulary import Mistake, recognised
-
-from .kill_matrix import verdicts
 
 pytestmark = pytest.mark.smoke
 
@@ -81,13 +79,21 @@ MISREAD = {  # question: {what is wrong: (edit of the solution, part of what was
 }
 
 
+@pytest.fixture(scope="module")
+def verdicts():
+    """{question: {what is wrong: verdict}}, with one start of the harness."""
+    texts = {
+        question: {what: edited(text_of(question, SOLUTION), edit) for what, (edit, _, _) in cases.items()}
+        for question, cases in MISREAD.items()
+    }
+    return graded(texts)
+
+
 @pytest.mark.parametrize("question", MISREAD)
-def test_where_to_look_follows_from_what_was_found(question):
-    cases, base = MISREAD[question], text_of(question, SOLUTION)
-    texts = {f"answer_{number}": edited(base, edit) for number, (edit, _, _) in enumerate(cases.values())}
-    for verdict, (what, (_, observed, look)) in zip(verdicts(question, texts).values(), cases.items(), strict=True):
-        assert observed in verdict.observed, (what, verdict)
-        assert look in verdict.look, (what, verdict)
+def test_where_to_look_follows_from_what_was_observed(question, verdicts):
+    for what, (_, observed, look) in MISREAD[question].items():
+        verdict = verdicts[question][what]
+        assert observed in verdict.observed and look in verdict.look, (what, verdict)
 
 
 def test_the_first_mistake_that_gives_the_result_is_named():
