@@ -30,11 +30,14 @@ import psutil
 import torch
 import warm
 from ddp_doctor.launch.supervise import RUN_VARIABLE, sweep, tagged
+from disturbance import copy_up_to, flip_a_bit
 from finetune_files import make_examples, make_opt
 from reward_runs import make_backbone, make_pairs
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from training_runs import CODE, ROOT, metrics
 from warm import forked
+
+from ddp_course.launcher.nodes import free_port
 
 TABLE = Path(__file__).parent / "CHAOS.md"
 RANK = Path(__file__).parent / "chaos_rank.py"
@@ -97,7 +100,7 @@ def case(seed: int, number: int) -> Case:
 
 
 class Chaos:
-    """Runs cases in `folder`, beside an undisturbed run of each trainer."""
+    """Runs cases in `folder`, which also holds an undisturbed run of each trainer."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -117,8 +120,9 @@ class Chaos:
     def run(self, number: int, case: Case) -> str:
         """The fault of the case; nothing if it ended as it has to."""
         whole, run_dir, mark = self.undisturbed(case.trainer), self.folder / f"run {number}", self.folder / f"{number}"
-        if case.moment == "loading":  # there is something to load
-            copy_of_first_steps(whole, run_dir)
+        if case.moment == "loading":  # there is something to load: a run as it is after its first checkpoint
+            copy_up_to(whole, 2, run_dir)
+            (run_dir / "latest").unlink()
         try:
             self.disturbed(case, run_dir, mark)
             if not has_struck(mark):
@@ -161,7 +165,7 @@ class Chaos:
 
         Not when no agent is: torch lets one wait five minutes for another that was killed.
         """
-        tag, port = uuid.uuid4().hex, forked.open_store().port
+        tag, port = uuid.uuid4().hex, free_port()
         where = ["--standalone"] if agents == 1 else ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]
         start = [sys.executable, "-m", "torch.distributed.run", *where, f"--nnodes={agents}"]
         environment = os.environ | chaos | {RUN_VARIABLE: tag, "OMP_NUM_THREADS": "1"}
@@ -201,30 +205,18 @@ def ranks_left(tag: str) -> bool:
     return any(map(is_rank, tagged(tag)))
 
 
-def copy_of_first_steps(whole: Path, run_dir: Path) -> None:
-    """A run as it is after its first checkpoint."""
-    shutil.copytree(whole, run_dir)
-    for path in run_dir.glob("*/step_*"):
-        if path.name > "step_000002":
-            shutil.rmtree(path)
-    (run_dir / "latest").unlink()
-
-
 def damage(run_dir: Path, how: str) -> None:
     """Damage the newest checkpoint of a run that has two or more."""
     steps = sorted((run_dir / "checkpoints").glob("step_*"))
     if how == "none" or len(steps) < 2:
         return
     path = steps[-1] / "state.pt"
-    content = bytearray(path.read_bytes())
     if how == "gone":
         path.unlink()
-        return
-    if how == "cut short":
-        del content[len(content) // 2 :]
+    elif how == "cut short":
+        os.truncate(path, path.stat().st_size // 2)
     else:
-        content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+        flip_a_bit(path)
 
 
 def different(run_dir: Path, whole: Path) -> str:
