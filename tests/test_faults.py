@@ -77,7 +77,7 @@ def test_a_frozen_rank_ends_the_job_when_its_time_is_up(job):
     assert launcher.wait() != 0
 
 
-def test_an_exception_in_one_rank_is_the_one_that_is_shown(tmp_path):
+def test_an_exception_in_one_rank_is_the_one_that_is_shown(tmp_path, warm_launches):
     script = tmp_path / "broken.py"
     script.write_text(f"""
 import os, sys

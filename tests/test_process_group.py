@@ -1,6 +1,5 @@
 """Start and stop: with torchrun, without it, by hand, and when something is in the way."""
 
-import os
 import random
 import socket
 import subprocess
@@ -29,11 +28,11 @@ world = process_group.start(timeout_seconds=30)
 process_group.seed_shared(7)
 shared = torch.rand(1).item()
 process_group.seed_rank(7, world.rank)
-mine = torch.rand(1).item()
+own = torch.rand(1).item()
 total = torch.ones(1)
 dist.all_reduce(total)
 print(json.dumps({"rank": world.rank, "size": world.size, "local_rank": world.local_rank, "is_main": world.is_main,
-                  "device": str(world.device), "sum": total.item(), "shared": shared, "mine": mine}))
+                  "sum": total.item(), "shared": shared, "own": own}))
 process_group.stop()
 """
 
@@ -77,14 +76,9 @@ def write(tmp_path, text):
     return script
 
 
-def environment(**changes):
-    return {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "MASTER_ADDR")} | changes
-
-
-def run_alone(tmp_path, **changes):
-    """WHO_AM_I as one process with these variables of the environment."""
-    command = [sys.executable, write(tmp_path, WHO_AM_I)]
-    return subprocess.run(command, env=environment(**changes), capture_output=True, text=True, timeout=600)
+def started_by_hand(tmp_path, *environments):
+    """WHO_AM_I in a process for each of these environments."""
+    return warm.processes(write(tmp_path, WHO_AM_I), [], environments, timeout=600)
 
 
 @pytest.fixture
@@ -99,18 +93,19 @@ def set_job(monkeypatch):
     return set_variables
 
 
+@pytest.mark.usefixtures("warm_launches")
 @pytest.mark.parametrize("nproc", [1, 2, 4])
-def test_every_rank_knows_its_place(tmp_path, nproc):
+def test_every_rank_knows_its_numbers(tmp_path, nproc):
     results = torchrun(write(tmp_path, WHO_AM_I), nproc=nproc, quiet=True, timeout=600).results
-    assert [results[r]["rank"] for r in range(nproc)] == list(range(nproc))
+    assert [(results[r]["rank"], results[r]["local_rank"]) for r in range(nproc)] == [(r, r) for r in range(nproc)]
     assert {r["size"] for r in results.values()} == {nproc} == {int(r["sum"]) for r in results.values()}
     assert [r for r in range(nproc) if results[r]["is_main"]] == [0]
     assert len({r["shared"] for r in results.values()}) == 1, "the shared seed gave different numbers"
-    assert len({r["mine"] for r in results.values()}) == nproc, "two ranks drew the same number"
+    assert len({r["own"] for r in results.values()}) == nproc, "two ranks drew the same number"
 
 
 def test_one_process_without_torchrun(tmp_path):
-    done = run_alone(tmp_path)
+    [done] = started_by_hand(tmp_path, {})
     assert done.returncode == 0, done.stderr
     assert '"size": 1' in done.stdout and '"sum": 1.0' in done.stdout
 
@@ -131,16 +126,8 @@ def test_starting_twice_returns_the_same_world_until_it_stops():
 
 def test_a_job_started_by_hand_needs_no_torchrun(tmp_path):
     job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    command, ranks = [sys.executable, write(tmp_path, WHO_AM_I)], []
-    for rank in "01":
-        variables = environment(RANK=rank, LOCAL_RANK=rank, **job)
-        ranks.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables))
-    try:
-        outputs = [process.communicate(timeout=600)[0] for process in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-    assert all('"sum": 2.0' in output for output in outputs)
+    done = started_by_hand(tmp_path, *(job | {"RANK": rank, "LOCAL_RANK": rank} for rank in "01"))
+    assert all('"sum": 2.0' in process.stdout for process in done)
 
 
 def test_a_port_in_use_is_named(tmp_path):
@@ -148,12 +135,13 @@ def test_a_port_in_use_is_named(tmp_path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        done = run_alone(tmp_path, RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+        job = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        [done] = started_by_hand(tmp_path, job)
     assert done.returncode != 0
     assert f"InputError: port {port} on 127.0.0.1 is already in use; set MASTER_PORT to a free one" in done.stderr
 
 
-def test_ranks_that_do_not_come_are_missed(set_job):
+def test_missing_ranks_are_named(set_job):
     port = str(free_port())
     set_job(MASTER_PORT=port)
     with pytest.raises(InputError, match=f"of 2 ranks not all came to 127.0.0.1:{port} within 1 s; missing: 1"):
@@ -168,7 +156,7 @@ def test_a_variable_of_the_environment_that_is_no_such_number_is_named(set_job, 
         process_group.start(timeout_seconds=1, device="cpu")
 
 
-def test_a_rank_beyond_the_world_size_is_named_as_that(set_job):
+def test_a_rank_beyond_the_world_size_is_refused(set_job):
     set_job(RANK="3")
     with pytest.raises(InputError, match="RANK is 3, but WORLD_SIZE is 2: the ranks of this job are 0 to 1"):
         process_group.start(timeout_seconds=1, device="cpu")
@@ -218,10 +206,8 @@ def test_ranks_notice_that_their_launcher_has_ended_before_they_had_met(tmp_path
         "       'MASTER_PORT': str(store.port), 'TORCHELASTIC_USE_AGENT_STORE': 'True'}\n"
         "subprocess.Popen([sys.executable, *sys.argv[1:]], env=os.environ | job)\ntime.sleep(600)\n"
     )
-    began, report = tmp_path / "began", tmp_path / "said"
-    launcher = subprocess.Popen(
-        [sys.executable, tmp_path / "launcher.py", tmp_path / "rank.py", began, report], env=environment()
-    )
+    began, report = tmp_path / "began", tmp_path / "report"
+    launcher = subprocess.Popen([sys.executable, tmp_path / "launcher.py", tmp_path / "rank.py", began, report])
     try:
         assert wait_until(began.exists)
         time.sleep(1.0)
@@ -271,7 +257,7 @@ def test_sharded_jobs_end_cleanly(tmp_path):
         warm.ranks(script, "sharded", nproc=2, timeout=120)  # raises for another exit code than 0
 
 
-def test_a_restarted_job_connects_again(tmp_path):
+def test_a_restarted_job_connects_again(tmp_path, warm_launches):
     """Without a store prefix per attempt, restarted ranks read the addresses of the dead ones and time out."""
     script = write(
         tmp_path,
