@@ -1,4 +1,4 @@
-"""A loss that is no number: said at once, logged as JSON, saved nowhere, and the end of the run. In all launchables."""
+"""A loss that is not finite: a warning at once, valid JSON, no checkpoint, and the end of the run, in all trainers."""
 
 import json
 import math
@@ -30,10 +30,11 @@ def flags(tmp_path):
         "grpo": (scripts / "grpo_ddp.py", "--new-tokens", 4, "--pretrained", backbone, "--data", ROOT / "tests"),
         "puzzles": (scripts / "puzzles_ddp.py",),
         "finetune": (scripts / "finetune_ddp.py", "--lora-layers", "q_proj", *files),
+        **{name: (scripts / f"{name}_ddp.py",) for name in ("parallel", "diloco", "experts")},
     }
 
 
-@pytest.mark.parametrize("name", ["minigpt", "reward", "grpo", "puzzles", "finetune"])
+@pytest.mark.parametrize("name", ["minigpt", "reward", "grpo", "puzzles", "finetune", "parallel", "diloco", "experts"])
 def test_a_run_that_diverges_ends_with_an_error_and_keeps_its_last_good_checkpoint(flags, tmp_path, name):
     """The first steps are healthy and saved; then the weights leave what a float can hold."""
     script, *own = flags[name]
@@ -58,7 +59,7 @@ def test_a_run_that_diverges_ends_with_an_error_and_keeps_its_last_good_checkpoi
     assert "UserWarning" not in done.stderr, done.stderr
 
 
-def test_a_loss_that_is_no_number_is_said_at_once_with_step_and_rank(monkeypatch, capsys):
+def test_a_loss_that_is_not_finite_is_a_warning_with_step_and_rank(monkeypatch, capsys):
     """Two ranks, of which rank 1 has the NaN; a finite loss in between starts the count anew."""
     world = World(0, 0, 2, torch.device("cpu"))
 
