@@ -23,7 +23,6 @@ from training_runs import (
 )
 
 from ddp_course import minigpt_ddp
-from ddp_course.base.errors import InputError
 from ddp_course.launcher import RunStopped, torchrun
 from ddp_course.training import loop, stop_request
 
@@ -59,10 +58,11 @@ def test_two_ranks_resume_bit_equal(uninterrupted, tmp_path):
 def test_four_ranks_resume_bit_equal(tmp_path):
     """With more than two, the order in which DDP adds up matters, and a first backward has an order of its own."""
     flags = ("--steps", 4, "--checkpoint-every", 2, "--keep-checkpoints", 0)
-    train(tmp_path / "whole", *flags, nproc=4)
-    run_dir = copy_up_to(tmp_path / "whole", 2, tmp_path / "run")
-    train(run_dir, *flags, "--resume", "auto", nproc=4)
-    assert largest_gap(checkpoint(run_dir, 4)["model"], checkpoint(tmp_path / "whole", 4)["model"]) == 0.0
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    resume = ("--resume", whole / "checkpoints" / "step_000002")
+    train_in_turn([arguments(whole, *flags), arguments(resumed, *flags, *resume)], 4, tmp_path)
+    assert sorted(metrics(resumed)) == [3, 4]
+    assert largest_gap(checkpoint(resumed, 4)["model"], checkpoint(whole, 4)["model"]) == 0.0
 
 
 def assert_same_run(resumed, uninterrupted):
@@ -71,16 +71,17 @@ def assert_same_run(resumed, uninterrupted):
     ours, theirs = checkpoint(resumed, STEPS), checkpoint(uninterrupted, STEPS)
     assert largest_gap(ours["model"], theirs["model"]) == 0.0
     assert_moments_equal(ours, theirs)
-    assert [line["step"] for line in map(json.loads, open(resumed / "metrics.jsonl")) if "loss" in line] == list(
-        range(1, STEPS + 1)
-    ), "a resumed run logged a step twice or lost one"
+    records = map(json.loads, (resumed / "metrics.jsonl").read_text().splitlines())
+    steps = [record["step"] for record in records if "loss" in record]
+    assert steps == list(range(1, STEPS + 1)), "a resumed run logged a step twice or lost one"
 
 
 def test_resume_at_another_world_size_goes_on_with_the_same_data(tmp_path):
     flags = ("--steps", STEPS, "--precision", "float64", "--checkpoint-every", 3, "--keep-checkpoints", 0)
     train_here(tmp_path / "one", *flags)
     run_dir = copy_up_to(tmp_path / "one", 3, tmp_path / "run")
-    train(run_dir, *flags, "--resume", "auto", nproc=2)
+    run = train(run_dir, *flags, "--resume", "auto", nproc=2)
+    assert "saved by 1 rank(s), resumed by 2: random states start anew" in run.lines[0]
     assert metrics(run_dir) == pytest.approx(metrics(tmp_path / "one"), abs=1e-10)
 
 
@@ -114,8 +115,8 @@ def test_sigterm_within_a_long_step_does_not_wait_for_its_end(tmp_path):
     run = warm.ranks(stopped_within_a_step.__file__, *words, nproc=2, exit_code=75)
     assert any("stopped after step 2: received SIGTERM" in line for line in run.lines[0])
     assert max(metrics(tmp_path / "run")) == 2
-    train(tmp_path / "run", *flags, "--resume", "auto")
-    train(tmp_path / "whole", *flags)
+    runs = [arguments(tmp_path / "run", *flags, "--resume", "auto"), arguments(tmp_path / "whole", *flags)]
+    train_in_turn(runs, 2, tmp_path)
     assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
@@ -151,13 +152,13 @@ from ddp_course import minigpt_ddp
 
 clip, calls = minigpt_ddp.clip_grad_norm_, []
 
-def killed_in_the_third_update(*arguments):
+def killed_in_the_third_step(*arguments):
     calls.append(1)
     if len(calls) == 3 and (os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"]) == ("0", "1"):
         os.kill(os.getpid(), signal.SIGKILL)
     return clip(*arguments)
 
-minigpt_ddp.clip_grad_norm_ = killed_in_the_third_update
+minigpt_ddp.clip_grad_norm_ = killed_in_the_third_step
 minigpt_ddp.run(minigpt_ddp.train, minigpt_ddp.PRESETS)
 """
 
@@ -169,7 +170,7 @@ def test_a_killed_rank_is_restarted_and_the_end_is_bit_equal(uninterrupted, tmp_
     monkeypatch.chdir(tmp_path)
     script = tmp_path / "killed.py"
     script.write_text(KILLED)
-    flags = arguments("runs/mine" if named else "", *FLAGS, "--timeout-seconds", 20)
+    flags = arguments("runs/named" if named else "", *FLAGS, "--timeout-seconds", 20)
     run = torchrun(script, *flags, nproc=2, quiet=True, timeout=250, torchrun_args=["--max-restarts=1"])
     assert any("resuming from" in line and "step_000002" in line for line in run.lines[0])
     [run_dir] = (tmp_path / "runs").iterdir()
@@ -188,13 +189,6 @@ def test_a_flag_that_has_changed_has_an_effect(uninterrupted, tmp_path):
     train_here(run_dir, *FLAGS, "--resume", "auto", "--weight-decay", 0.5)
     groups = checkpoint(run_dir, STEPS)["optimizer"]["param_groups"]
     assert [group["weight_decay"] for group in groups] == [0.5, 0.0]
-
-
-def test_a_checkpoint_of_another_run_is_refused(uninterrupted, tmp_path):
-    foreign = uninterrupted[1] / "checkpoints" / f"step_{STEPS:06d}"
-    with pytest.raises(InputError, match="it has width 64, this run has 128"):
-        train_here(tmp_path, "--width", 128, "--resume", foreign)
-    assert not list(tmp_path.iterdir())
 
 
 def test_resuming_a_finished_run_changes_nothing_and_says_so(uninterrupted, tmp_path):
