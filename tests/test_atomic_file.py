@@ -1,4 +1,4 @@
-"""A file that is replaced is the old one or the new one, and nothing else is left beside it."""
+"""A replaced file has its old content or its new one, and no other file is left in its folder."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_a_block_that_raises_changes_nothing(content, tmp_path):
     assert [path.read_text() for path in tmp_path.iterdir()] == ([content] if content else [])
 
 
-def test_two_writers_do_not_meet(tmp_path):
+def test_two_writers_at_once_do_not_mix(tmp_path):
     path = tmp_path / "file"
     with replacing(path) as first, replacing(path) as second:
         first.write("first")

@@ -10,6 +10,7 @@ from disturbance import flip_a_bit, full_disk
 
 from ddp_course.base.errors import InputError
 from ddp_course.checkpoint import checkpoint
+from ddp_course.distributed import process_group
 
 pytestmark = pytest.mark.smoke
 
@@ -139,8 +140,6 @@ def test_loading_runs_no_code(tmp_path):
 
 
 def test_random_numbers_go_on_where_they_stopped():
-    from ddp_course.distributed import process_group
-
     world = process_group.start()
     try:
         saved = checkpoint.gather_random_states(world)[0]

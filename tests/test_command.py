@@ -7,9 +7,9 @@ import sys
 
 import pytest
 from training_runs import ROOT
+from warm import SCRIPTS
 
-TRAINERS = "minigpt", "reward", "grpo", "puzzles", "parallel", "diloco", "experts", "finetune", "ladder"
-COMMANDS = {name: [str(ROOT / f"ddp_course/{name}_ddp.py")] for name in TRAINERS} | {
+COMMANDS = {name: [str(ROOT / f"ddp_course/{name}_ddp.py")] for name in SCRIPTS} | {
     "speedrun": ["-m", "ddp_course.speedrun"],
     "grader": ["-m", "ddp_course.grader.check", "02.1"],
 }

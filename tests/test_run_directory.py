@@ -1,4 +1,4 @@
-"""The folder of a run belongs to one job at a time, and what cannot be written into it is told in one sentence."""
+"""The folder of a run belongs to one job at a time, and an error of writing is one sentence."""
 
 import gc
 import json
@@ -120,7 +120,7 @@ OURS = '{"run_dir": "run", "resume": "no", "world_size": 1, "script": "minigpt_d
 
 
 @pytest.mark.parametrize("resume", ["no", "auto"])
-@pytest.mark.parametrize("name", ["config.json", "latest", "metrics.jsonl", "notes.txt", "checkpoints/mine"])
+@pytest.mark.parametrize("name", ["config.json", "latest", "metrics.jsonl", "notes.txt", "checkpoints/notes"])
 def test_a_folder_of_somebody_else_is_refused_and_left_as_it_was(world, tmp_path, name, resume):
     (tmp_path / "run" / name).parent.mkdir(parents=True)
     (tmp_path / "run" / name).write_text('{"step": 7, "world_size": 1}\n')
@@ -138,7 +138,7 @@ def test_a_folder_of_somebody_else_is_refused_however_it_is_spelled(world, tmp_p
     (tmp_path / "run").mkdir()
     (tmp_path / "link").symlink_to("run")
     for folder in (tmp_path, tmp_path / "run"):
-        (folder / "config.json").write_text('{"mine": 1}\n')
+        (folder / "config.json").write_text('{"size": 1}\n')
     initial = contents(tmp_path)
     with pytest.raises(InputError, match="is neither empty nor a run of this course"):
         open_run(world, spelled.format(name=tmp_path.name), "no", "minigpt")
@@ -148,10 +148,10 @@ def test_a_folder_of_somebody_else_is_refused_however_it_is_spelled(world, tmp_p
 def test_files_that_come_while_a_run_prepares_are_not_overwritten(world, tmp_path):
     """The folder is empty when it is opened; tokens are made before the first file is written into it."""
     run_directory, _ = open_run(world, "run", "no", "minigpt")
-    (tmp_path / "run" / "config.json").write_text('{"mine": 1}\n')
+    (tmp_path / "run" / "config.json").write_text('{"size": 1}\n')
     with pytest.raises(InputError, match="run is neither empty nor a run of this course"):
         run_directory.begin(0, json.loads(OURS))
-    assert (tmp_path / "run" / "config.json").read_text() == '{"mine": 1}\n'
+    assert (tmp_path / "run" / "config.json").read_text() == '{"size": 1}\n'
 
 
 def test_a_checkpoint_outside_of_a_run_does_not_make_its_surroundings_one(world, tmp_path):
@@ -216,7 +216,7 @@ def test_a_latest_that_names_no_checkpoint_is_set_aside(world, ended_run, capsys
     latest.unlink()
     if odd == "a folder":
         latest.mkdir()
-        (latest / "mine").write_text("mine")
+        (latest / "notes").write_text("text")
     else:
         latest.write_bytes(b"\xff\x00\n" if odd == "binary" else b"yesterday\n")
     open_run(world, "run", "auto", "minigpt")
@@ -224,7 +224,7 @@ def test_a_latest_that_names_no_checkpoint_is_set_aside(world, ended_run, capsys
     assert (ended_run / "set_aside_latest").exists() and "set_aside_latest" in capsys.readouterr().out
 
 
-def test_metrics_that_are_a_folder_are_told_in_one_line(world, ended_run):
+def test_metrics_that_are_a_folder_are_an_error_of_one_line(world, ended_run):
     (ended_run / METRICS).unlink()
     (ended_run / METRICS).mkdir()
     run_directory, _ = open_run(world, "run", "auto", "minigpt")
@@ -236,7 +236,7 @@ def test_metrics_that_are_a_folder_are_told_in_one_line(world, ended_run):
 
 @pytest.mark.parametrize("path", ["x" * 300, "file/run", "a\0b"])
 @pytest.mark.parametrize("resume", ["no", "auto", "as a checkpoint"])
-def test_a_path_that_cannot_be_is_told_in_one_line(world, tmp_path, path, resume):
+def test_a_path_that_cannot_exist_is_an_error_of_one_line(world, tmp_path, path, resume):
     (tmp_path / "file").write_text("")
     paths = ("", path) if resume == "as a checkpoint" else (path, resume)
     with pytest.raises(InputError) as error:
@@ -244,7 +244,7 @@ def test_a_path_that_cannot_be_is_told_in_one_line(world, tmp_path, path, resume
     assert "\n" not in str(error.value)
 
 
-def as_of_torchrun(monkeypatch, run_id="mine", attempt=0):
+def as_of_torchrun(monkeypatch, run_id="job", attempt=0):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", run_id)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(attempt))
 

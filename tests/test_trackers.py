@@ -41,7 +41,7 @@ def wandb(tmp_path, monkeypatch):
 
 
 def report(run_dir, rank=0):
-    """Two updates and a validation, as a launchable reports them."""
+    """Two steps and a validation, as a launchable reports them."""
     run_dir.mkdir(exist_ok=True)
     run = RunDirectory(run_dir, World(rank, rank, 2, torch.device("cpu")))
     progress = Progress(run, RunSettings(steps=2, log_every=1, wandb=True), first_step=0, per_step=8, unit="tokens")
