@@ -2,6 +2,7 @@
 
 import os
 import random
+import zlib
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 from disturbance import flip_a_bit, full_disk
 
 from ddp_course.base.errors import InputError
-from ddp_course.checkpoint import checkpoint
+from ddp_course.checkpoint import checkpoint, checksums
 from ddp_course.distributed import process_group
 
 pytestmark = pytest.mark.smoke
@@ -137,6 +138,17 @@ def test_loading_runs_no_code(tmp_path):
     with pytest.raises(InputError, match="holds more than tensors"):
         checkpoint.load(tmp_path / "checkpoints/step_000001")
     assert not (tmp_path / "code_was_run").exists()
+
+
+def test_a_state_of_another_program_is_refused(tmp_path):
+    for step, content in enumerate(([1.0], {1: 2.0})):
+        path = checkpoint.save(tmp_path, step, content)
+        with pytest.raises(InputError, match=f"expected a dict of named parts, found a {type(content).__name__}"):
+            checkpoint.load(path)
+    (path / "state.pt").write_bytes(b"text")
+    (path / "state.pt.crc32").write_text(checksums.line(zlib.crc32(b"text"), "state.pt"))
+    with pytest.raises(InputError, match="state.pt is no file of torch.save"):
+        checkpoint.load(path)
 
 
 def test_random_numbers_go_on_where_they_stopped():
