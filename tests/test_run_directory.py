@@ -196,6 +196,13 @@ def ended_run(world, tmp_path):
     return tmp_path / "run"
 
 
+def test_going_back_drops_the_later_metrics_and_sets_the_later_checkpoint_aside(world, ended_run):
+    lines = (ended_run / METRICS).read_bytes().splitlines(keepends=True)
+    open_run(world, "run", "auto", "minigpt")[0].begin(2, json.loads(OURS))
+    assert (ended_run / METRICS).read_bytes() == lines[0] + lines[1]
+    assert os.listdir(ended_run / "checkpoints") == ["set_aside_step_000003"]
+
+
 @pytest.mark.parametrize(
     "odd",
     [b"7\n", b'{"loss": 1.0}\n', b'{"step": "2"}\n', b"\xff\xfe\n", b"[" * 100_000 + b"\n", b'{"step": 1e400}\n'],
