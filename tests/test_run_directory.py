@@ -257,7 +257,8 @@ def as_of_torchrun(monkeypatch, run_id="job", attempt=0):
 
 
 @pytest.mark.parametrize("requested", ["run", ""])
-def test_a_restarted_attempt_goes_on_by_itself(world, monkeypatch, requested):
+@pytest.mark.parametrize("difference", ["run id", "launcher"])
+def test_a_restarted_attempt_goes_on_by_itself_and_another_job_does_not(world, monkeypatch, requested, difference):
     as_of_torchrun(monkeypatch)
     first, resume_from = open_run(world, requested, "no", "minigpt")
     assert resume_from is None
@@ -271,7 +272,10 @@ def test_a_restarted_attempt_goes_on_by_itself(world, monkeypatch, requested):
     assert (second.path, resume_from) == (path, path / "checkpoints" / "step_000001")
     del second
     gc.collect()
-    as_of_torchrun(monkeypatch, run_id="of another", attempt=1)
+    if difference == "run id":
+        as_of_torchrun(monkeypatch, run_id="of another", attempt=1)
+    else:  # run ids repeat: without --rdzv-id each is "none"
+        monkeypatch.setattr(os, "getppid", os.getpid)
     if requested:
         with pytest.raises(InputError, match="already holds a run"):
             open_run(world, requested, "no", "minigpt")
