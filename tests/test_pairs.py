@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import random
 import re
 
@@ -52,6 +53,16 @@ def blocks_of_source(seed=0, count=50):
     return blocks(SOURCE, count, random.Random(seed))
 
 
+DROPPED = {"bracket_dropped": "()[]{}", "comma_dropped": ",", "colon_dropped": ":", "quote_dropped": "'\""}
+
+
+def edit(old, new):
+    """The part of `old` that `new` replaces, and the part of `new` that is there instead."""
+    begin = len(os.path.commonprefix([old, new]))
+    end = len(os.path.commonprefix([old[begin:][::-1], new[begin:][::-1]]))
+    return old[begin : len(old) - end], new[begin : len(new) - end]
+
+
 @pytest.mark.parametrize("name", BREAKAGES)
 def test_a_breakage_changes_one_place_of_code_and_nothing_else(name):
     count = 0
@@ -64,14 +75,17 @@ def test_a_breakage_changes_one_place_of_code_and_nothing_else(name):
             count += 1
             assert text != block.text and SOURCE.count(block.text) >= 1
             assert "docstring" not in block.text
+            old, new = edit(block.text, text)
             if name == "lines_swapped":
-                assert sorted(text.splitlines()) == sorted(block.text.splitlines())
+                pairs = enumerate(zip(block.text.splitlines(), text.splitlines(), strict=True))
+                first, second = [n for n, (before, after) in pairs if before != after]
+                assert second == first + 1 and sorted(text.splitlines()) == sorted(block.text.splitlines())
             elif name == "letters_swapped":
-                assert sorted(text) == sorted(block.text)
-            elif name.endswith("dropped"):
-                assert len(text) == len(block.text) - 1
+                assert len(old) == 2 and new == old[::-1]
+            elif name in DROPPED:
+                assert len(old) == 1 and old in DROPPED[name] and new == ""
             elif name == "indentation_lost":
-                assert text.replace(" ", "") == block.text.replace(" ", "") and len(text) < len(block.text)
+                assert old in [" " * n for n in range(1, 5)] and new == ""
             else:  # operator_swapped, name_replaced
                 words = zip(*(re.findall(r"\w+|\s+|[^\w\s]+", code) for code in (block.text, text)), strict=True)
                 assert sum(old != new for old, new in words) == 1
