@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 import torch
-from trainer_runs import FAULTS, run_jobs
+from trainer_runs import run_jobs, same
 from training_runs import RECORDED_LOGS, checkpoint, in_this_process, largest_gap, merged, metrics, train_here
 
 from ddp_course import parallel_ddp
@@ -51,6 +51,11 @@ def flags(run_dir, *more):
     return merged("--preset", "tiny", "--run-dir", run_dir, *FLAGS, *more)
 
 
+def train_one(run_dir, *more):
+    """On one process, in this one; returns what it printed."""
+    return in_this_process(parallel_ddp.train, parse(parallel_ddp.PRESETS, flags(run_dir, *more)))
+
+
 def name(sizes):
     return "_".join(map(str, sizes))
 
@@ -72,7 +77,7 @@ def one_process(tmp_path_factory):
         train_here(folder / title, *FLAGS, *more)
     in_parallel = {"dropped": DROPPED, "all kept": (*DROPPED, "--dropout", 0), "mixed": MIXED, "float32": MIXED[:2]}
     for title, more in in_parallel.items():
-        in_this_process(parallel_ddp.train, parse(parallel_ddp.PRESETS, flags(folder / title, *more)))
+        train_one(folder / title, *more)
     return folder
 
 
@@ -329,7 +334,6 @@ def test_a_mistake_on_any_axis_shows(four, one_process, fault):
         assert gap(folder / fault, one_process / "plain") > 1e3 * EQUAL
     else:
         assert outcomes[fault].startswith("ReplicasDiffer: copies differ")
-    assert fault in FAULTS
 
 
 @pytest.mark.parametrize("sizes", RESUMED, ids=name)
@@ -341,9 +345,7 @@ def test_a_run_goes_on_on_any_mesh(four, one_process, sizes):
     assert gap(folder / title, one_process / "plain") < EQUAL
     if source == name(sizes):  # the same mesh: the same bits
         ours, theirs = checkpoint(folder / title, STEPS), checkpoint(folder / source, STEPS)
-        assert largest_gap(ours["model"], theirs["model"]) == 0.0
-        for number, averages in theirs["optimizer"]["state"].items():
-            assert largest_gap(ours["optimizer"]["state"][number], averages) == 0.0
+        assert same(ours["model"], theirs["model"]) and same(ours["optimizer"], theirs["optimizer"])
         assert metrics(folder / title) == metrics(folder / source)
 
 
@@ -371,22 +373,30 @@ DEEP = ("--layers", 8, "--heads", 8, "--tokens-per-update", 256, "--micro-batch-
 
 
 @pytest.fixture(scope="module")
-def one_deep(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("deep")
-    train_here(folder, *FLAGS, *DEEP)
-    return folder
+def eight(tmp_path_factory):
+    """The folder of MESHES_OF_EIGHT's runs, made in one launch, and of one process, "deep"; and a function for more."""
+    folder = tmp_path_factory.mktemp("eight")
+    train_here(folder / "deep", *FLAGS, *DEEP)
+
+    def run(*meshes):
+        jobs = {name(sizes): {"flags": [*mesh_flags(*sizes), *DEEP]} for sizes in meshes}
+        assert set(outcomes_of(folder, jobs, 8).values()) == {"0"}
+
+    run(*MESHES_OF_EIGHT)
+    return folder, run
 
 
 @pytest.mark.parametrize("sizes", weekly_but(MESHES_OF_EIGHT, factorisations(8)), ids=name)
-def test_factorisations_of_eight_ranks_are_minigpt_ddp(tmp_path, one_deep, sizes):
-    assert outcomes_of(tmp_path, {"run": {"flags": [*mesh_flags(*sizes), *DEEP]}}, 8) == {"run": "0"}
+def test_factorisations_of_eight_ranks_are_minigpt_ddp(eight, sizes):
+    folder, run = eight
+    if sizes not in MESHES_OF_EIGHT:
+        run(sizes)
     for key in ("loss", "grad_norm", "val_loss"):
-        assert metrics(tmp_path / "run", key) == pytest.approx(metrics(one_deep, key), abs=EQUAL)
+        assert metrics(folder / name(sizes), key) == pytest.approx(metrics(folder / "deep", key), abs=EQUAL)
 
 
 def test_one_process_is_a_mesh_too(tmp_path, one_process):
-    printed = in_this_process(parallel_ddp.train, parse(parallel_ddp.PRESETS, flags(tmp_path / "run")))
-    assert "mesh: one process" in printed
+    assert "mesh: one process" in train_one(tmp_path / "run")
     assert gap(tmp_path / "run", one_process / "plain") < EQUAL
 
 
@@ -413,8 +423,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path, one_process):
         (GROUPED, "it has kv_heads 4, this run has 2"),
     ):
         with pytest.raises(InputError, match=message):
-            config = parse(parallel_ddp.PRESETS, flags(tmp_path / "run", *more, "--resume", source))
-            in_this_process(parallel_ddp.train, config)
+            train_one(tmp_path / "run", *more, "--resume", source)
 
 
 @pytest.mark.parametrize("dim, groups", [(0, 1), (0, 3), (1, 1), (0, (16, 4, 4))])

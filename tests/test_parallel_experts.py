@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from test_parallel import EQUAL, GROUPED, MIXED, STEPS, UNLIKE, flags, gap, mesh_flags, name, outcomes_of, weekly_but
+from test_parallel import EQUAL, GROUPED, MIXED, STEPS, flags, gap, mesh_flags, name, outcomes_of, train_one, weekly_but
 from training_runs import checkpoint, in_this_process, largest_gap, merged, metrics
 
 from ddp_course import experts_ddp, parallel_ddp
@@ -19,10 +19,11 @@ from ddp_course.training.command_line import parse
 EXPERTS = ("--experts", 4, "--bias-rate", 0.01, "--gradient-clip", 0.5)
 NO_BIAS = (*EXPERTS, "--bias-rate", 0)
 DROPPED = (*EXPERTS, "--dropout", 0.2, "--activation-checkpointing")
-UNLIKE = (*EXPERTS, *UNLIKE[:2], "--best", 1)
+UNLIKE = (*EXPERTS, "--pack", "--activation-checkpointing", "--best", 1)
 REFERENCES = {"plain": EXPERTS, "no bias": NO_BIAS, "dropped": DROPPED, "unlike": UNLIKE, "mixed": (*EXPERTS, *MIXED)}
 REFERENCES |= {"float32": (*EXPERTS, *MIXED[:2]), "uneven": (*EXPERTS, "--experts", 3)}
-REFERENCES["deep"] = (*EXPERTS, "--tokens-per-update", 256, "--micro-batch-size", 1)
+DEEP = ("--tokens-per-update", 256, "--micro-batch-size", 1)
+REFERENCES["deep"] = (*EXPERTS, *DEEP)
 # (ep, sizes of pp, dp, shard, cp, tp). ep may be smaller than shard x cp; what is left of these shards an expert.
 MESHES_OF_FOUR = (2, (1, 2, 2, 1, 1)), (2, (1, 1, 2, 2, 1)), (4, (1, 1, 2, 2, 1)), (2, (2, 1, 2, 1, 1))
 MESHES_OF_FOUR += ((2, (1, 1, 1, 2, 2)),)
@@ -30,7 +31,6 @@ MORE_OF_FOUR = (1, (1, 1, 4, 1, 1)), (4, (1, 1, 1, 4, 1)), (2, (2, 1, 1, 2, 1)),
 MORE_OF_FOUR += (1, (4, 1, 1, 1, 1)), (2, (1, 1, 4, 1, 1)), (1, (1, 1, 2, 2, 1)), (2, (1, 1, 2, 1, 2))
 MESHES_OF_TWO = (2, (1, 1, 2, 1, 1)), (2, (1, 1, 1, 2, 1)), (1, (2, 1, 1, 1, 1)), (1, (1, 1, 1, 1, 2))
 MESHES_OF_EIGHT = (2, (2, 1, 2, 1, 2)), (4, (1, 2, 2, 2, 1))
-DEEP = ("--tokens-per-update", 256, "--micro-batch-size", 1)
 LIKE = {"dropped": (4, (1, 1, 2, 2, 1)), "unlike": (2, (2, 1, 1, 2, 1)), "mixed": (2, (1, 1, 4, 1, 1))}
 LIKE["uneven"] = (1, (1, 1, 4, 1, 1))
 BROKEN = {
@@ -63,7 +63,7 @@ def on(mesh, *more):
 def one_process(tmp_path_factory):
     folder = tmp_path_factory.mktemp("one")
     for run, more in REFERENCES.items():
-        in_this_process(parallel_ddp.train, parse(parallel_ddp.PRESETS, flags(folder / run, *more)))
+        train_one(folder / run, *more)
     return folder
 
 
@@ -161,9 +161,7 @@ def test_a_run_goes_on_on_another_mesh(four, one_process, run):
 def test_one_process_goes_on_from_a_mesh(four, one_process, tmp_path):
     folder, _ = four
     source = folder / title(MESHES_OF_FOUR[2]) / "checkpoints/step_000002"
-    in_this_process(
-        parallel_ddp.train, parse(parallel_ddp.PRESETS, flags(tmp_path / "run", *EXPERTS, "--resume", source))
-    )
+    train_one(tmp_path / "run", *EXPERTS, "--resume", source)
     assert gap_of_all(tmp_path / "run", one_process / "plain") < EQUAL
 
 
@@ -195,8 +193,7 @@ def test_biases_move_by_the_rate_and_against_the_load():
 
 
 def test_the_trainer_moves_biases_by_the_rate_at_each_step_and_saves_them(one_process, tmp_path):
-    first_step = flags(tmp_path, *EXPERTS, "--steps", 1, "--checkpoint-every", 1)
-    in_this_process(parallel_ddp.train, parse(parallel_ddp.PRESETS, first_step))
+    train_one(tmp_path, *EXPERTS, "--steps", 1, "--checkpoint-every", 1)
     saved = {1: tmp_path, 2: one_process / "plain", 4: one_process / "plain"}
     biases = {step: checkpoint(run_dir, step)["router_biases"] for step, run_dir in saved.items()}
     unequal = {}
@@ -251,5 +248,4 @@ def test_bad_flags_are_one_sentence(tmp_path, wrong, message):
 def test_a_checkpoint_of_another_model_is_refused(tmp_path, one_process, more, message):
     source = one_process / "plain/checkpoints/step_000002"
     with pytest.raises(InputError, match=message):
-        words = merged(*flags(tmp_path / "run"), *EXPERTS, *more, "--resume", source)
-        in_this_process(parallel_ddp.train, parse(parallel_ddp.PRESETS, words))
+        train_one(tmp_path / "run", *EXPERTS, *more, "--resume", source)
