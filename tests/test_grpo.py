@@ -9,11 +9,10 @@ from dataclasses import replace
 
 import grpo_rung
 import pytest
-import stopped_within_a_step
 import torch
 import warm
-from disturbance import copy_up_to
 from huggingface_folder import make_model
+from trainer_runs import assert_resumed_bit_equal, run_jobs, same
 from training_runs import ROOT, checkpoint, in_this_process, largest_gap, merged, metrics, one_process_group, train_here
 
 from ddp_course import grpo_ddp
@@ -303,11 +302,11 @@ def test_prompts_are_headers_that_stand_in_the_corpus_once(tmp_path):
     assert prompts.real[1] == "\n    if self:\n        pass\n\nx = 2\n", "as far left as its prompt"
 
 
-def test_prompts_of_an_update_are_a_pure_function_of_seed_and_update():
-    def draw(seed, update, count=20):
-        return tuple(prompts_of([str(n) for n in range(50)], seed=seed, update=update, count=count))
+def test_prompts_of_a_step_are_a_pure_function_of_seed_and_step():
+    def draw(seed, step, count=20):
+        return tuple(prompts_of([str(n) for n in range(50)], seed=seed, update=step, count=count))
 
-    draws = [draw(seed, update) for seed in (1, 2) for update in range(3)]
+    draws = [draw(seed, step) for seed in (1, 2) for step in range(3)]
     assert len(set(draws)) == 6 and all(len(set(drawn)) == 20 for drawn in draws)
     assert draw(1, 2) == draws[2] and draw(1, 2, 5) == draws[2][:5]
 
@@ -331,7 +330,7 @@ def climb(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("nproc", "policy"), [(2, "minigpt"), (4, "minigpt"), (2, "hf")])
-def test_the_same_completions_give_the_same_update(climb, nproc, policy):
+def test_the_same_completions_give_the_same_step(climb, nproc, policy):
     """Ragged completions, uneven shares of the prompts, two passes, a clip that bites, a beta that moves: float64."""
     (weights, results), (single_weights, single), title = climb[nproc], climb[1], f"{policy}, none"
     if title not in weights:
@@ -346,7 +345,7 @@ def test_the_same_completions_give_the_same_update(climb, nproc, policy):
 
 
 def test_the_rung_notices_what_is_of_one_rank_only(climb):
-    """A divisor or a beta of a rank's own: replicas stay equal (the ranks were asked), and the update is another."""
+    """A divisor or a beta of a rank's own: replicas stay equal (the ranks were asked), and the step is another."""
     (weights, results), (single, _) = climb[2], climb[1]
     for title in ("minigpt, own divisor", "minigpt, own beta"):
         assert largest_gap(weights[title], single[title]) > 1e-6, title
@@ -369,21 +368,8 @@ def arguments(pretrained, code, run_dir, *flags):
     return merged("--preset", "tiny", "--pretrained", pretrained, "--data", code, "--run-dir", run_dir, *flags)
 
 
-def train_two(*flags):
-    """The tiny preset on two processes."""
-    return warm.ranks(GRPO, *arguments(*flags), nproc=2)
-
-
 def train_one(*flags):
     return in_this_process(grpo_ddp.train, command_line.parse(grpo_ddp.PRESETS, arguments(*flags)))
-
-
-@pytest.fixture(scope="module")
-def whole(pretrained, code, tmp_path_factory):
-    """A run that nobody disturbs, long enough to learn; all its checkpoints."""
-    run_dir = tmp_path_factory.mktemp("whole")
-    run = train_two(pretrained, code, run_dir, *LEARN)
-    return run_dir, run
 
 
 LEARN = (
@@ -393,20 +379,42 @@ LEARN = (
 )
 
 
+@pytest.fixture(scope="module")
+def runs(pretrained, code, tmp_path_factory):
+    """The folder of three runs of two ranks, with all checkpoints, and of what the stopped one printed.
+
+    whole: undisturbed, and long enough to learn. resumed: from its step 6; SIGTERM comes while it samples, and it
+    resumes again.
+    """
+    top = tmp_path_factory.mktemp("runs")
+    resume = {"script": "grpo", "flags": arguments(pretrained, code, top / "resumed", *LEARN, "--resume", "auto")}
+    jobs = {
+        "whole": {"script": "grpo", "flags": arguments(pretrained, code, top / "whole", *LEARN)},
+        "stopped": resume | {"copy": [top / "whole", 6, top / "resumed"], "fault": "stopped while sampling"},
+        "resumed": resume,
+    }
+    jobs["stopped"]["printed"] = top
+    assert run_jobs(top, jobs, 2)[0] == {"whole": "0", "stopped": "75", "resumed": "0"}
+    return top
+
+
+@pytest.fixture(scope="module")
+def whole(runs):
+    return runs / "whole"
+
+
 def test_it_learns(whole):
-    run_dir, _ = whole
-    rewards = list(metrics(run_dir, "reward").values())
+    rewards = list(metrics(whole, "reward").values())
     first, last = sum(rewards[:4]) / 4, sum(rewards[-4:]) / 4
     assert 0.01 < first < 0.5, "the task is neither hopeless nor done"
     assert last > first + 0.2
-    assert metrics(run_dir, "val_reward")[0] == metrics(run_dir, "val_reference")[12]
-    assert metrics(run_dir, "val_parses") == metrics(run_dir, "val_reward"), "here the reward is whether it parses"
-    assert metrics(run_dir, "val_real")[12] == metrics(run_dir, "val_real_parses")[0] > 0.5
+    assert metrics(whole, "val_reward")[0] == metrics(whole, "val_reference")[12]
+    assert metrics(whole, "val_parses") == metrics(whole, "val_reward"), "here the reward is whether it parses"
+    assert metrics(whole, "val_real")[12] == metrics(whole, "val_real_parses")[0] > 0.5
 
 
 def test_what_is_logged(whole):
-    run_dir, run = whole
-    records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
     steps = [record for record in records if "loss" in record]
     names = {*"reward kl entropy clip_fraction beta length distinct r_margin lp_margin kl_margin tokens".split()}
     names |= {"learning_rate", "grad_norm", "completions_per_s", "seconds"}
@@ -415,29 +423,23 @@ def test_what_is_logged(whole):
     assert steps[0]["kl"] == pytest.approx(0, abs=1e-6) and steps[-1]["kl"] > 1e-3
     assert any(record["clip_fraction"] > 0 for record in steps)
     assert len({record["beta"] for record in steps}) > 5
-    samples = (run_dir / "samples.txt").read_text()
+    samples = (whole / "samples.txt").read_text()
     assert "# the reference:" in samples and "# the policy:" in samples and "def " in samples
 
 
 def test_a_checkpoint_is_a_pretrained_model(whole):
-    model = load_pretrained(whole[0]).model
-    assert largest_gap(model.state_dict(), checkpoint(whole[0], 12)["model"]) == 0.0
+    model = load_pretrained(whole).model
+    assert largest_gap(model.state_dict(), checkpoint(whole, 12)["model"]) == 0.0
 
 
-def test_two_ranks_resume_bit_equal(whole, pretrained, code, tmp_path):
+def test_two_ranks_resume_bit_equal(runs, whole):
     """From a checkpoint between steps, and after a SIGTERM that came while they were sampling."""
-    run_dir = copy_up_to(whole[0], 6, tmp_path / "run")
-    words = arguments(pretrained, code, run_dir, *LEARN, "--resume", "auto")
-    run = warm.ranks(stopped_within_a_step.__file__, "grpo_ddp", 7, 1, *words, nproc=2, exit_code=75)
-    assert any("stopped after step 7: received SIGTERM" in line for line in run.lines[0])
-    train_two(pretrained, code, run_dir, *LEARN, "--resume", "auto")
-    for key in ("loss", "reward", "kl", "beta", "entropy", "clip_fraction", "val_reward"):
-        assert metrics(run_dir, key) == metrics(whole[0], key)
-    ours, theirs = checkpoint(run_dir, 12), checkpoint(whole[0], 12)
-    assert largest_gap(ours["model"], theirs["model"]) == 0.0 and ours["beta"] == theirs["beta"]
-    for state, expected in zip(ours["random_states"], theirs["random_states"], strict=True):
-        assert torch.equal(state["torch"], expected["torch"])
-    assert len(ours["random_states"]) == 2
+    assert "stopped after step 7: received SIGTERM" in (runs / "printed_0").read_text()
+    keys = "loss", "reward", "kl", "beta", "entropy", "clip_fraction", "val_reward"
+    assert_resumed_bit_equal(runs / "resumed", whole, 0, 12, keys)
+    ours, theirs = checkpoint(runs / "resumed", 12), checkpoint(whole, 12)
+    assert ours["beta"] == theirs["beta"] and len(ours["random_states"]) == 2
+    assert same(ours["random_states"], theirs["random_states"])
     assert not torch.equal(*(state["torch"] for state in ours["random_states"])), "ranks draw different numbers"
 
 
@@ -497,7 +499,7 @@ def test_bad_input_is_one_sentence(pretrained, code, whole, tmp_path, what):
     (tmp_path / "bad.jsonl").write_text('{"prompt": "a", "chosen": "b"}\n')
     write_pairs(tmp_path / "equal.jsonl", [Pair("", "    return a\n", "    return a)\n")] * 2)  # neither parses
     with pytest.raises(InputError) as refused:
-        train_one(pretrained, code, tmp_path / "run", *(flag.format(tmp=tmp_path, whole=whole[0]) for flag in flags))
+        train_one(pretrained, code, tmp_path / "run", *(flag.format(tmp=tmp_path, whole=whole) for flag in flags))
     assert message.format(tmp=tmp_path) in str(refused.value) and len(str(refused.value).splitlines()) == 1
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 

@@ -1,15 +1,15 @@
 """GRPO on a policy of another library: Hugging Face's own loader on a model made here, nanochat's on a stand-in."""
 
 import json
+import re
 
 import pytest
 import torch
-import warm
-from disturbance import copy_up_to
 from huggingface_folder import make_model, make_tokenizer
 from reward_runs import make_backbone
 from test_backbones import ARCHITECTURES, GPT2, nanochat, save  # noqa: F401  nanochat is a fixture
-from training_runs import ROOT, checkpoint, in_this_process, largest_gap, merged, metrics
+from trainer_runs import assert_resumed_bit_equal, run_jobs
+from training_runs import checkpoint, in_this_process, largest_gap, merged, metrics
 
 from ddp_course import grpo_ddp
 from ddp_course.base.errors import InputError
@@ -18,7 +18,6 @@ from ddp_course.post_training.rewards import Parses
 from ddp_course.post_training.rollout import Players
 from ddp_course.training.command_line import parse
 
-GRPO = ROOT / "ddp_course" / "grpo_ddp.py"
 BODY = "\n    c = a\n    return b\n"
 
 
@@ -64,33 +63,40 @@ def train(*words):
 
 
 @pytest.fixture(scope="module")
-def whole(folder, code, tmp_path_factory):
-    run_dir = tmp_path_factory.mktemp("whole")
-    return run_dir, warm.ranks(GRPO, *flags(folder, code, run_dir), nproc=2)
+def runs(folder, code, tmp_path_factory):
+    """The folder of a run of two ranks, "whole", of the same run resumed in mid-run, and of what the ranks printed."""
+    top = tmp_path_factory.mktemp("runs")
+    jobs = {
+        "whole": {"flags": flags(folder, code, top / "whole"), "printed": top},
+        "resumed": {
+            "flags": flags(folder, code, top / "resumed", "--resume", "auto"),
+            "copy": [top / "whole", 2, top / "resumed"],
+        },
+    }
+    outcomes, _ = run_jobs(top, {title: {"script": "grpo"} | job for title, job in jobs.items()}, 2)
+    assert outcomes == {"whole": "0", "resumed": "0"}
+    return top
 
 
-def test_it_learns_from_what_it_writes(whole):
-    run_dir, run = whole
-    rewards = metrics(run_dir, "reward")
+def test_it_leaves_the_reference_for_the_rewards_of_what_it_writes(runs):
+    rewards, kl = (metrics(runs / "whole", key) for key in ("reward", "kl"))
     assert any(0 < reward < 1 for reward in rewards.values()), "a group with nothing to compare teaches nothing"
-    assert metrics(run_dir, "kl")[1] == pytest.approx(0, abs=1e-6) and metrics(run_dir, "kl")[4] > 0
-    assert any("hf:" in line and "huggingface_step_000004" in line for line in run.lines[0])
-    assert not run.lines[1], "only rank 0 speaks"
-    assert "<|end|>" not in (run_dir / "samples.txt").read_text(), "what stands before a prompt is no part of the text"
+    assert kl[1] == pytest.approx(0, abs=1e-6) and kl[4] > 0
+    assert re.search("hf:.*huggingface_step_000004", (runs / "printed_0").read_text())
+    assert not (runs / "printed_1").read_text(), "only rank 0 speaks"
+    samples = (runs / "whole/samples.txt").read_text()
+    assert "<|end|>" not in samples, "what stands before a prompt is no part of the text"
 
 
-def test_two_ranks_resume_bit_equal(whole, folder, code, tmp_path):
-    run_dir = copy_up_to(whole[0], 2, tmp_path / "run")
-    warm.ranks(GRPO, *flags(folder, code, run_dir, "--resume", "auto"), nproc=2)
-    for key in ("loss", "reward", "kl", "beta", "entropy", "val_reward"):
-        assert metrics(run_dir, key) == metrics(whole[0], key)
-    assert largest_gap(checkpoint(run_dir, 4)["model"], checkpoint(whole[0], 4)["model"]) == 0.0
+def test_two_ranks_resume_bit_equal(runs):
+    keys = "loss", "reward", "kl", "beta", "entropy", "val_reward"
+    assert_resumed_bit_equal(runs / "resumed", runs / "whole", 0, 4, keys)
 
 
-def test_the_policy_is_written_as_a_folder_that_loads_again(transformers, whole, folder, code, tmp_path):
+def test_the_policy_is_written_as_a_folder_that_loads_again(transformers, runs, folder, code, tmp_path):
     """By transformers, and by --pretrained, for one process that goes on from it."""
-    written = whole[0] / "huggingface_step_000004"
-    saved = {name.removeprefix("model."): value for name, value in checkpoint(whole[0], 4)["model"].items()}
+    written = runs / "whole/huggingface_step_000004"
+    saved = {name.removeprefix("model."): value for name, value in checkpoint(runs / "whole", 4)["model"].items()}
     own = transformers.AutoModelForCausalLM.from_pretrained(written)
     assert largest_gap(own.state_dict(), saved) == 0.0
     original = transformers.AutoModelForCausalLM.from_pretrained(folder)
@@ -98,7 +104,7 @@ def test_the_policy_is_written_as_a_folder_that_loads_again(transformers, whole,
     printed = train(written, code, tmp_path / "run", "--steps", 1)
     assert "huggingface_step_000001" in printed and (tmp_path / "run" / "huggingface_step_000001").is_dir()
     with pytest.raises(InputError, match="it has pretrained weights .*, this run has"):
-        train(written, code, whole[0], "--steps", 5, "--resume", "auto")
+        train(written, code, runs / "whole", "--steps", 5, "--resume", "auto")
 
 
 @pytest.mark.parametrize("what", ARCHITECTURES)

@@ -1,7 +1,8 @@
 """Runs of trainers, one after the other in one process group: given JOBS.json, a list of jobs.
 
 A job is a dict with `script` (one of TRAINERS), `flags` and, if it is to go wrong, the name of a FAULT. `copy`: [from,
-up to step, to], made first. Rank 0 prints the outcomes and the bytes of each all-reduce, as a line of JSON.
+up to step, to], made first. `printed`: rank R writes what the job printed to the file printed_R in this folder. Rank 0
+prints the outcomes and the bytes of each all-reduce, as a line of JSON.
 """
 
 import contextlib
@@ -27,7 +28,7 @@ from stopped_within_a_step import stopped_within
 from torch._C._distributed_c10d import _dump_fr_trace  # gloo's flight recorder, which is always on
 from training_runs import ROOT, checkpoint, metrics, one_process_group
 
-from ddp_course import diloco_ddp, experts_ddp, finetune_ddp, minigpt_ddp, parallel_ddp, puzzles_ddp
+from ddp_course import diloco_ddp, experts_ddp, finetune_ddp, grpo_ddp, minigpt_ddp, parallel_ddp, puzzles_ddp
 from ddp_course.base.errors import InputError
 from ddp_course.data.token_file import Tokens
 from ddp_course.data.windows import validation_batches
@@ -40,30 +41,22 @@ from ddp_course.trainers.pretraining import PretrainingConfig
 from ddp_course.training.command_line import parse
 from ddp_course.training.diloco import DiLoCo
 
-TRAINERS = {
-    "minigpt": minigpt_ddp,
-    "diloco": diloco_ddp,
-    "experts": experts_ddp,
-    "parallel": parallel_ddp,
-    "finetune": finetune_ddp,
-    "puzzles": puzzles_ddp,
-}
+MODULES = diloco_ddp, experts_ddp, finetune_ddp, grpo_ddp, minigpt_ddp, parallel_ddp, puzzles_ddp
+TRAINERS = {module.__name__.removeprefix("ddp_course.").removesuffix("_ddp"): module for module in MODULES}
 SIZES = {"Float": 4, "Double": 8}
 
 
-@contextmanager
-def plain_sgd():
-    """minigpt_ddp.py knows AdamW only; here it takes what diloco_ddp.py does for --inner sgd."""
-    with mock.patch.object(
-        minigpt_ddp,
-        "make_adamw",
-        lambda model, _, decay: diloco_ddp.make_inner(diloco_ddp.DiLoCoConfig(inner="sgd", weight_decay=decay), model),
-    ):
-        yield
+def patch(owner: object, name: str, replacement: object) -> Callable:
+    """A fault: while a job runs, `name` of a module or class is this."""
+    return functools.partial(mock.patch.object, owner, name, replacement)
+
+
+def nothing(*_) -> None:
+    pass
 
 
 @contextmanager
-def stopped_in_the_second_update(trainer=diloco_ddp, name="clip_grad_norm_"):
+def stopped_in_the_second_step(trainer=diloco_ddp, name="clip_grad_norm_"):
     """SIGTERM to the last rank, as a scheduler sends it."""
     clip, calls = getattr(trainer, name), []
 
@@ -80,9 +73,7 @@ def stopped_in_the_second_update(trainer=diloco_ddp, name="clip_grad_norm_"):
 def without(*names: str) -> Callable:
     """A checkpoint that lacks these of what DiLoCo saves."""
     save = DiLoCo.state_dict
-    return lambda: mock.patch.object(
-        DiLoCo, "state_dict", lambda self: {name: value for name, value in save(self).items() if name not in names}
-    )
+    return patch(DiLoCo, "state_dict", lambda self: {name: x for name, x in save(self).items() if name not in names})
 
 
 def wrong_sign(self, weights=DiLoCo._local_weights):
@@ -90,14 +81,9 @@ def wrong_sign(self, weights=DiLoCo._local_weights):
     return 2 * self._global_weights.detach() - weights(self) if hasattr(self, "outer") else weights(self)
 
 
-@contextmanager
-def meeting_without_the_others():
-    with mock.patch.object(
-        dist,
-        "all_reduce",
-        lambda tensor, *_, send=dist.all_reduce, **more: None if tensor.numel() > 100 else send(tensor, *_, **more),
-    ):
-        yield
+def small_only(tensor, *more, send=dist.all_reduce, **options):
+    """The mistake: the workers' gradients are not sent."""
+    return send(tensor, *more, **options) if tensor.numel() <= 100 else None
 
 
 def averaged(parameters, group, add=experts_ddp.add_gradients):
@@ -128,77 +114,76 @@ def apart_on_dp(shards, mesh, average=parameter_shards.average_expert_gradients)
             shard.parameter.grad.to_local().mul_(1 + mesh.dp.rank)
 
 
-def silent(module):
+def silent(module) -> Callable:
     """Its all-reduces do nothing."""
     names = {name: getattr(dist, name) for name in ("group", "all_gather", "all_gather_object")}
-    return lambda: mock.patch.object(module, "dist", SimpleNamespace(all_reduce=lambda *_, **__: None, **names))
+    return patch(module, "dist", SimpleNamespace(all_reduce=lambda *_, **__: None, **names))
 
 
 def own_tokens_only(query, key, value, positions, axis, drop):
     return F.scaled_dot_product_attention(query, key, value, is_causal=True)
 
 
+def column_in_one(whole, axis, groups=1, enter=None):
+    return tensor_parallel.Column(whole, axis, 1, enter)
+
+
+def own_vocabulary_loss(logits, targets, axis):
+    return F.cross_entropy(logits, targets % logits.shape[-1], reduction="sum")
+
+
+def divided_again(self, inputs, targets, scale, run=Pipeline.forward_backward, **options):
+    return run(self, inputs, targets, scale / 4, **options)
+
+
+def sgd(model, _, decay):
+    """minigpt_ddp.py knows AdamW only; here it takes what diloco_ddp.py does for --inner sgd."""
+    return diloco_ddp.make_inner(diloco_ddp.DiLoCoConfig(inner="sgd", weight_decay=decay), model)
+
+
+draw_keys, step_biases = parallel_ddp.window_keys, parallel_ddp.step_router_biases
 FAULTS = {
-    "plain SGD": plain_sgd,
-    "stopped": stopped_in_the_second_update,
-    "stopped experts": lambda: stopped_in_the_second_update(experts_ddp, "clip_gradients"),
-    "experts averaged over the ranks": lambda: mock.patch.object(experts_ddp, "add_gradients", averaged),
-    "gradients not added": lambda: mock.patch.object(experts_ddp, "add_gradients", lambda *_: None),
+    "plain SGD": patch(minigpt_ddp, "make_adamw", sgd),
+    "stopped": stopped_in_the_second_step,
+    "stopped experts": lambda: stopped_in_the_second_step(experts_ddp, "clip_gradients"),
+    "experts averaged over the ranks": patch(experts_ddp, "add_gradients", averaged),
+    "gradients not added": patch(experts_ddp, "add_gradients", nothing),
     "balance of the own choices": silent(experts_ddp),
     "own norm": silent(parameter_shards),
-    "wrong sign": lambda: mock.patch.object(DiLoCo, "_local_weights", wrong_sign),
-    "weights are not handed out": lambda: mock.patch.object(DiLoCo, "_copy_to_model", lambda self: None),
-    "no message": meeting_without_the_others,
+    "wrong sign": patch(DiLoCo, "_local_weights", wrong_sign),
+    "weights are not handed out": patch(DiLoCo, "_copy_to_model", nothing),
+    "no message": patch(dist, "all_reduce", small_only),
     "no outer momentum saved": without("outer_momentum"),
     "averages of rank 0 alone saved": without("others"),
-    "tp: gradients of the input are not summed": lambda: mock.patch.object(
+    "tp: gradients of the input are not summed": patch(
         tensor_parallel.GatherTokens, "backward", tensor_parallel.JoinTokens.backward
     ),
-    "tp: gradients of the norms are not added": lambda: mock.patch.object(
-        parallel_ddp, "add_tensor_gradients", lambda *_: None
+    "tp: gradients of the norms are not added": patch(parallel_ddp, "add_tensor_gradients", nothing),
+    "tp: queries, keys and values are cut as one": patch(minigpt_stage, "Column", column_in_one),
+    "tp: the softmax is over the own vocabulary": patch(minigpt_stage, "vocabulary_loss_sum", own_vocabulary_loss),
+    "cp: attention over the own tokens": patch(minigpt_stage, "ring_attention", own_tokens_only),
+    "pp: ends of the tied table apart": patch(parallel_ddp, "add_other_end", nothing),
+    "pp: gradients divided by the micro-batches": patch(Pipeline, "forward_backward", divided_again),
+    "dp: windows by rank, not by place": patch(Mesh, "replica", property(lambda mesh: mesh.world.rank % mesh.replicas)),
+    "dropout: another mask on each rank": patch(
+        parallel_ddp, "window_keys", lambda *of: draw_keys(*of) + dist.get_rank()
     ),
-    "tp: queries, keys and values are cut as one": lambda: mock.patch.object(
-        minigpt_stage, "Column", lambda whole, axis, groups=1, enter=None: tensor_parallel.Column(whole, axis, 1, enter)
+    "dropout: one mask for all shares": patch(
+        parallel_ddp, "window_keys", lambda *of: draw_keys(*of)[:1].repeat(of[-1])
     ),
-    "tp: the softmax is over the own vocabulary": lambda: mock.patch.object(
-        minigpt_stage,
-        "vocabulary_loss_sum",
-        lambda logits, targets, axis: F.cross_entropy(logits, targets % logits.shape[-1], reduction="sum"),
-    ),
-    "cp: attention over the own tokens": lambda: mock.patch.object(minigpt_stage, "ring_attention", own_tokens_only),
-    "pp: ends of the tied table apart": lambda: mock.patch.object(parallel_ddp, "add_other_end", lambda *_: None),
-    "pp: gradients divided by the micro-batches": lambda: mock.patch.object(
-        Pipeline,
-        "forward_backward",
-        lambda self, inputs, targets, scale, run=Pipeline.forward_backward, **keywords: run(
-            self, inputs, targets, scale / 4, **keywords
-        ),
-    ),
-    "dp: windows by rank, not by place": lambda: mock.patch.object(
-        Mesh, "replica", property(lambda mesh: mesh.world.rank % mesh.replicas)
-    ),
-    "dropout: another mask on each rank": lambda: mock.patch.object(
-        parallel_ddp, "window_keys", lambda *of, draw=parallel_ddp.window_keys: draw(*of) + dist.get_rank()
-    ),
-    "dropout: one mask for all shares": lambda: mock.patch.object(
-        parallel_ddp, "window_keys", lambda *of, draw=parallel_ddp.window_keys: draw(*of)[:1].repeat(of[-1])
-    ),
-    "ep: gradients of experts not divided": lambda: mock.patch.object(
-        parallel_ddp, "average_expert_gradients", lambda *_: None
-    ),
-    "ep: gradients of experts averaged over its ranks": lambda: mock.patch.object(
+    "ep: gradients of experts not divided": patch(parallel_ddp, "average_expert_gradients", nothing),
+    "ep: gradients of experts averaged over its ranks": patch(
         parallel_ddp, "average_expert_gradients", averaged_over_ep
     ),
-    "ep: biases by the own load": lambda: mock.patch.object(
-        parallel_ddp,
-        "step_router_biases",
-        lambda mixtures, axes, rate, step=parallel_ddp.step_router_biases: step(mixtures, (), rate),
+    "ep: biases by the own load": patch(
+        parallel_ddp, "step_router_biases", lambda mixtures, axes, rate: step_biases(mixtures, (), rate)
     ),
-    "ep: a copy of an expert apart": lambda: mock.patch.object(parallel_ddp, "average_expert_gradients", apart_on_dp),
-    "stopped fine-tuning": lambda: stopped_in_the_second_update(finetune_ddp),
+    "ep: a copy of an expert apart": patch(parallel_ddp, "average_expert_gradients", apart_on_dp),
+    "stopped fine-tuning": lambda: stopped_in_the_second_step(finetune_ddp),
     "stopped within a step": lambda: stopped_within(2, ask=2),
-    "own answer tokens": lambda: mock.patch.object(finetune_ddp, "count_targets", own_answer_tokens),
-    "stopped mesh": lambda: stopped_in_the_second_update(parallel_ddp, "clip_gradients"),
+    "stopped while sampling": lambda: stopped_within(7, ask=1),
+    "own answer tokens": patch(finetune_ddp, "count_targets", own_answer_tokens),
+    "stopped mesh": lambda: stopped_in_the_second_step(parallel_ddp, "clip_gradients"),
 }
 
 
@@ -208,13 +193,16 @@ def outcome(job: dict, world) -> str:
         source, step, target = job["copy"]
         copy_up_to(Path(source), step, Path(target))
     dist.barrier()
-    trainer = TRAINERS[job["script"]]
+    trainer, printed = TRAINERS[job["script"]], io.StringIO()
     with FAULTS[job["fault"]]() if "fault" in job else contextlib.nullcontext():
         try:
-            with contextlib.redirect_stdout(io.StringIO()):
+            with contextlib.redirect_stdout(printed):
                 return str(trainer.train(parse(trainer.PRESETS, job["flags"])))
         except (InputError, ReplicasDiffer) as error:
             return f"{type(error).__name__}: {error}"
+        finally:
+            if "printed" in job:
+                Path(job["printed"], f"printed_{world.rank}").write_text(printed.getvalue())
 
 
 def reduced() -> list[tuple[int, int]]:
