@@ -8,14 +8,18 @@ import types
 import pytest
 import torch
 from huggingface_folder import TEXTS, make_model
-from reward_runs import make_backbone
+from reward_runs import make_backbone, make_pairs
 from torch import nn
+from training_runs import checkpoint as contents
+from training_runs import in_this_process
 
+from ddp_course import reward_ddp
 from ddp_course.base.errors import InputError
 from ddp_course.checkpoint import checkpoint
 from ddp_course.models.reward import RewardHead, feature_count
 from ddp_course.post_training.backbones import fingerprint, load_backbone, prepare_backbone
 from ddp_course.post_training.reward_model import RewardModel, load_reward_model
+from ddp_course.training.command_line import parse
 
 pytestmark = pytest.mark.smoke
 
@@ -149,23 +153,13 @@ def test_a_model_that_is_no_causal_language_model_is_refused_in_one_line(transfo
     assert "\n" not in str(error.value) and len(str(error.value)) < 400 + len(str(tmp_path))
 
 
-def test_a_head_on_a_hugging_face_model_is_trained_and_loaded(folder, tmp_path, monkeypatch):
-    from reward_runs import make_pairs
-
-    from ddp_course import reward_ddp
-    from ddp_course.post_training.reward_model import load_reward_model
-    from ddp_course.training.command_line import parse
-
-    monkeypatch.setattr("ddp_course.training.loop.StopRequest", lambda *_: types.SimpleNamespace(asked=lambda: False))
+def test_a_head_on_a_hugging_face_model_is_trained_and_loaded(folder, tmp_path):
     flags = ["--backbone", f"hf:{folder}", "--pairs", str(make_pairs(tmp_path / "pairs"))]
     flags += ["--run-dir", str(tmp_path / "run"), *"--preset tiny --max-tokens 32 --steps 2".split()]
-    try:
-        reward_ddp.train(parse(reward_ddp.PRESETS, flags))
-    finally:
-        reward_ddp.process_group.stop()
+    in_this_process(reward_ddp.train, parse(reward_ddp.PRESETS, flags))
     model = load_reward_model(tmp_path / "run")
     assert model.score(["x = "], ["1\n"]).isfinite().all()
-    saved = torch.load(tmp_path / "run/checkpoints/step_000002/state.pt", weights_only=True)["config"]
+    saved = contents(tmp_path / "run", 2)["config"]
     assert saved["tokenizer_state"]["tokenizer"]["model"]["vocab"]["<|end|>"] == 0
 
 

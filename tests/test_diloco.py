@@ -65,7 +65,7 @@ def jobs_of(folder, one_worker):
     jobs = {
         "DDP": job("DDP", *SGD, **ddp),
         "packed DDP": job("packed DDP", *SGD, *PACKED, **ddp),
-        "every update": job("every update", *LIKE_DDP, "--sync-every", 1),
+        "every step": job("every step", *LIKE_DDP, "--sync-every", 1),
         "packed": job("packed", *LIKE_DDP, *PACKED, "--sync-every", 1),
         "every 4": job("every 4", *LIKE_DDP, "--sync-every", 4),
         "seldom": job("seldom", *SELDOM),
@@ -112,23 +112,23 @@ def gap(ours, theirs, step=STEPS):
     return max(distances)
 
 
-def test_workers_that_meet_after_every_update_are_ddp(ran):
+def test_workers_that_meet_after_every_step_are_ddp(ran):
     """Plain SGD inside, an outer rate of 1 without momentum, and no clipping: DDP clips the mean gradient."""
     _, folder, outcomes, _ = ran
-    assert outcomes["every update"] == outcomes["packed"] == outcomes["DDP"] == outcomes["packed DDP"] == "0"
-    assert metrics(folder / "every update").keys() == metrics(folder / "DDP").keys() == set(range(1, STEPS + 1))
-    assert gap(folder / "every update", folder / "DDP") < EQUAL
+    assert outcomes["every step"] == outcomes["packed"] == outcomes["DDP"] == outcomes["packed DDP"] == "0"
+    assert metrics(folder / "every step").keys() == metrics(folder / "DDP").keys() == set(range(1, STEPS + 1))
+    assert gap(folder / "every step", folder / "DDP") < EQUAL
     assert gap(folder / "packed", folder / "packed DDP") < EQUAL
     assert gap(folder / "every 4", folder / "DDP") > 1e3 * EQUAL
 
 
-def test_bytes_are_those_of_ddp_over_the_updates_between_meetings(ran):
+def test_bytes_are_those_of_ddp_over_the_steps_between_meetings(ran):
     _, folder, _, sent = ran
     weights = checkpoint(folder / "DDP", STEPS)["model"]
     size = 8 * sum(tensor.numel() for name, tensor in weights.items() if name != "output.weight")
-    large = {name: sum(nbytes for nbytes in sent[name] if nbytes > 64) for name in ("DDP", "every update", "every 4")}
+    large = {name: sum(nbytes for nbytes in sent[name] if nbytes > 64) for name in ("DDP", "every step", "every 4")}
     assert large["DDP"] == (STEPS + 1) * size  # the first is of a backward pass before the first step
-    assert large["every update"] == STEPS * size and large["every 4"] == STEPS // 4 * size
+    assert large["every step"] == STEPS * size and large["every 4"] == STEPS // 4 * size
     # Each meeting sends loss, norm, whether to stop and seconds; each validation two; of each checkpoint whether the
     # weights are finite.
     small = sorted(size for size in sent["every 4"] if size <= 64)
@@ -173,8 +173,8 @@ def simulated(more, workers):
                 common[number] = common[number] - config.outer_lr * (gradient + config.outer_momentum * momenta[number])
                 for local in locals_:
                     local.data.copy_(common[number])
-            updates = step + 1 - max(history, default=0)
-            losses[step + 1] = sum(round_losses) / config.tokens_per_update / updates
+            steps = step + 1 - max(history, default=0)
+            losses[step + 1] = sum(round_losses) / config.tokens_per_update / steps
             history[step + 1], round_losses = {name: t.clone() for name, t in models[0].state_dict().items()}, []
     return history, losses, validation_loss(models[0], tokens, config)
 
@@ -245,11 +245,11 @@ def test_one_worker_is_plain_training(tmp_path):
         assert largest_gap(ours["model"], theirs["model"]) < EQUAL
         for number, averages in theirs["optimizer"]["state"].items():
             assert largest_gap(ours["optimizer"]["state"][number], averages) < EQUAL
-        by_update, by_round = metrics(tmp_path / "plain"), metrics(run_dir)
+        by_step, by_round = metrics(tmp_path / "plain"), metrics(run_dir)
         assert max(by_round) == STEPS and len(by_round) == -(-STEPS // every)
         previous = 0
         for step, loss in by_round.items():
-            mean = sum(by_update[update] for update in range(previous + 1, step + 1)) / (step - previous)
+            mean = sum(by_step[n] for n in range(previous + 1, step + 1)) / (step - previous)
             assert loss == pytest.approx(mean, abs=EQUAL)
             previous = step
 

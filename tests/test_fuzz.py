@@ -5,12 +5,12 @@ of somebody else's changed, no process left behind. The suite runs a few that ar
 others each time, for as many seconds as FUZZ_SECONDS says.
 """
 
+import importlib
 import itertools
 import json
 import os
 import random
 import shutil
-import sys
 import time
 from dataclasses import dataclass, fields, make_dataclass
 from typing import Literal, get_args, get_origin, get_type_hints
@@ -23,19 +23,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from training_runs import CODE, ROOT, merged
 
-from ddp_course import (
-    diloco_ddp,
-    experts_ddp,
-    finetune_ddp,
-    grpo_ddp,
-    ladder_ddp,
-    minigpt_ddp,
-    parallel_ddp,
-    puzzles_ddp,
-    reward_ddp,
-)
 from ddp_course.base.errors import InputError
 from ddp_course.checkpoint import checkpoint
+from ddp_course.ladder_ddp import LadderConfig
 from ddp_course.training.command_line import parse
 from ddp_course.training.settings import bounds
 
@@ -68,18 +58,10 @@ SMALL = {
     "speedrun": "--preset tiny --data code.py --nproc 1 --run-dir speedrun",  # finished: it launches none
 }
 RUNS = ("minigpt", "reward", "grpo", "puzzles", "puzzles-tensors", "parallel", "diloco", "experts", "finetune")
-FLAGS = {
-    "minigpt": minigpt_ddp.TrainConfig,
-    "reward": reward_ddp.RewardConfig,
-    "grpo": grpo_ddp.GRPOConfig,
-    "puzzles": puzzles_ddp.PuzzleConfig,
-    "parallel": parallel_ddp.ParallelConfig,
-    "diloco": diloco_ddp.DiLoCoConfig,
-    "experts": experts_ddp.ExpertsConfig,
-    "finetune": finetune_ddp.FinetuneConfig,
-    "ladder": ladder_ddp.LadderConfig,
-    "speedrun": make_dataclass("Flags", [("data", str), ("seed", int), ("preset", str)]),
-}
+PRESETS = {name: importlib.import_module(f"ddp_course.{name}_ddp").PRESETS for name in warm.SCRIPTS if name != "ladder"}
+PRESETS |= {"ladder": {"": LadderConfig()}}
+FLAGS = {name: type(next(iter(presets.values()))) for name, presets in PRESETS.items()}
+FLAGS["speedrun"] = make_dataclass("Flags", [("data", str), ("seed", int), ("preset", str)])
 # A large number of these is work, which may be asked for however long it takes; of the others it is memory at most.
 WORK = {*"steps sample_tokens passes segments slow_steps fast_steps layers samples sample_pairs held_out".split()}
 WORK |= {"boards_per_puzzle", "group_size", "examples_per_update"}
@@ -308,8 +290,7 @@ def test_it_ends_with_one_line_at_most(home, tmp_path):
 
 NUMBERS = [
     (script, name)
-    for script in FLAGS
-    if script != "speedrun"
+    for script in PRESETS
     for name, hint in get_type_hints(FLAGS[script]).items()
     if {int, float} & {hint, *get_args(hint)}
 ]
@@ -317,11 +298,10 @@ NUMBERS = [
 
 def absurd_numbers(script, name):
     """Those which are read, and the sentences with which the others are refused."""
-    presets = getattr(sys.modules[f"ddp_course.{script}_ddp"], "PRESETS", {"": FLAGS[script]()})
     accepted, refusals = [], []
     for value in ABSURD:
         try:
-            parse(presets, merged(*SMALL[script].split(), f"--{name.replace('_', '-')}={value}"))
+            parse(PRESETS[script], merged(*SMALL[script].split(), f"--{name.replace('_', '-')}={value}"))
             accepted.append(value)
         except InputError as error:
             refusals.append(str(error))

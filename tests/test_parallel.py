@@ -60,6 +60,11 @@ def name(sizes):
     return "_".join(map(str, sizes))
 
 
+def on(sizes, *more, **further):
+    """A job on a mesh."""
+    return {"flags": [*mesh_flags(*sizes), *more], **further}
+
+
 def outcomes_of(folder, jobs, nproc):
     """{title: outcome} of the jobs, run one after the other on `nproc` ranks, each into its own folder."""
     runs = {
@@ -85,35 +90,31 @@ def one_process(tmp_path_factory):
 def other_meshes_of_four(tmp_path_factory):
     folder = tmp_path_factory.mktemp("others")
     others = [sizes for sizes in factorisations(4) if sizes not in MESHES_OF_FOUR]
-    return folder, outcomes_of(folder, {name(sizes): {"flags": mesh_flags(*sizes)} for sizes in others}, 4)
+    return folder, outcomes_of(folder, {name(sizes): on(sizes) for sizes in others}, 4)
 
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory, one_process):
     """The folder of all runs of four ranks, made in one launch, and their {title: outcome}."""
     folder = tmp_path_factory.mktemp("four")
-    jobs = {name(sizes): {"flags": mesh_flags(*sizes)} for sizes in MESHES_OF_FOUR}
-    for sizes, more in UNLIKE_ON.items():
-        jobs[f"unlike {name(sizes)}"] = {"flags": [*mesh_flags(*sizes), *UNLIKE, *more]}
-    jobs |= {f"grouped {name(sizes)}": {"flags": [*mesh_flags(*sizes), *GROUPED]} for sizes in GROUPED_ON}
-    for sizes, more in DROPPED_ON.items():
-        jobs[f"dropped {name(sizes)}"] = {"flags": [*mesh_flags(*sizes), *DROPPED, *more]}
-    jobs |= {fault: {"flags": mesh_flags(*sizes), "fault": fault} for fault, sizes in BROKEN.items()}
-    jobs |= {fault: {"flags": [*mesh_flags(*sizes), *DROPPED], "fault": fault} for fault, sizes in WRONG_MASKS.items()}
-    jobs |= {f"mixed {name(sizes)}": {"flags": [*mesh_flags(*sizes), *MIXED]} for sizes in MIXED_ON}
-    jobs["gradients in bfloat16"] = {"flags": [*mesh_flags(1, 2, 2, 1, 1), *MIXED, "--reduce-dtype", "bfloat16"]}
+    jobs = {name(sizes): on(sizes) for sizes in MESHES_OF_FOUR}
+    jobs |= {f"unlike {name(sizes)}": on(sizes, *UNLIKE, *more) for sizes, more in UNLIKE_ON.items()}
+    jobs |= {f"grouped {name(sizes)}": on(sizes, *GROUPED) for sizes in GROUPED_ON}
+    jobs |= {f"dropped {name(sizes)}": on(sizes, *DROPPED, *more) for sizes, more in DROPPED_ON.items()}
+    jobs |= {fault: on(sizes, fault=fault) for fault, sizes in BROKEN.items()}
+    jobs |= {fault: on(sizes, *DROPPED, fault=fault) for fault, sizes in WRONG_MASKS.items()}
+    jobs |= {f"mixed {name(sizes)}": on(sizes, *MIXED) for sizes in MIXED_ON}
+    jobs["gradients in bfloat16"] = on((1, 2, 2, 1, 1), *MIXED, "--reduce-dtype", "bfloat16")
     source = folder / "dropped 2_1_1_1_2/checkpoints/step_000002"
-    jobs["dropped, gone on"] = {"flags": [*mesh_flags(1, 1, 4, 1, 1), *DROPPED, "--resume", source]}
+    jobs["dropped, gone on"] = on((1, 1, 4, 1, 1), *DROPPED, "--resume", source)
     for sizes, (source, step) in RESUMED.items():
         title = f"resumed {name(sizes)} from {source}"
         if source == "minigpt":
-            saved = one_process / f"plain/checkpoints/step_{step:06d}"
-            jobs[title] = {"flags": [*mesh_flags(*sizes), "--resume", saved]}
+            jobs[title] = on(sizes, "--resume", one_process / f"plain/checkpoints/step_{step:06d}")
         else:
-            copy = [folder / source, step, folder / title]
-            jobs[title] = {"flags": [*mesh_flags(*sizes), "--resume", "auto"], "copy": copy}
-    jobs["stopped"] = {"flags": mesh_flags(*STOPPED), "fault": "stopped mesh"}
-    jobs["gone on"] = {"flags": [*mesh_flags(*STOPPED), "--resume", folder / "stopped/checkpoints/step_000002"]}
+            jobs[title] = on(sizes, "--resume", "auto", copy=[folder / source, step, folder / title])
+    jobs["stopped"] = on(STOPPED, fault="stopped mesh")
+    jobs["gone on"] = on(STOPPED, "--resume", folder / "stopped/checkpoints/step_000002")
     jobs |= {refusal: {"flags": more} for refusal, more in REFUSED.items()}
     return folder, outcomes_of(folder, jobs, 4)
 
@@ -379,8 +380,8 @@ def eight(tmp_path_factory):
     train_here(folder / "deep", *FLAGS, *DEEP)
 
     def run(*meshes):
-        jobs = {name(sizes): {"flags": [*mesh_flags(*sizes), *DEEP]} for sizes in meshes}
-        assert set(outcomes_of(folder, jobs, 8).values()) == {"0"}
+        outcomes = outcomes_of(folder, {name(sizes): on(sizes, *DEEP) for sizes in meshes}, 8)
+        assert set(outcomes.values()) == {"0"}
 
     run(*MESHES_OF_EIGHT)
     return folder, run

@@ -16,6 +16,7 @@ from training_runs import assert_moments_equal, checkpoint, in_this_process, lar
 
 from ddp_course import reward_ddp
 from ddp_course.base.errors import InputError
+from ddp_course.base.intervals import cluster_interval
 from ddp_course.data import density
 from ddp_course.data.pairs import TRAIN, VALIDATION, pairs_of_update, read_pairs
 from ddp_course.launcher import RunFailed, torchrun
@@ -69,7 +70,10 @@ def climb(material, tmp_path_factory):
             wrong = flags_of(material, folder / "own normaliser", *common, *CASES["mean, no cap"])
             cases.append((wrong, "own normaliser"))
             (folder / "cases.json").write_text(json.dumps(cases))
-            warm.ranks(reward_runs.__file__, folder / "cases.json", nproc=nproc)
+            if nproc == 1:
+                in_this_process(reward_runs.run_cases, cases)
+            else:
+                warm.ranks(reward_runs.__file__, folder / "cases.json", nproc=nproc)
         return launched[nproc] / name
 
     return run_dir
@@ -107,7 +111,7 @@ def test_the_modes_train_three_different_heads(climb):
 
 
 def test_the_loss_without_weights_is_logged_beside_the_weighted_one(climb):
-    """Before the first update all modes have the same head, so the same unweighted loss."""
+    """Before the first step all modes have the same head, so the same unweighted loss."""
     first = {
         mode: [metrics(climb(1, mode), key)[1] for key in ("loss", "unweighted_loss")]
         for mode in ("none", "sum", "mean, no cap")
@@ -119,7 +123,7 @@ def test_the_loss_without_weights_is_logged_beside_the_weighted_one(climb):
 
 @pytest.mark.parametrize("case", ["mean, no cap", "sum", "none"])
 def test_the_first_loss_and_gradient_are_those_of_the_data(climb, material, case):
-    """Not only equal to each other, but right: update 0 in the plainest way, one text at a time, without padding."""
+    """Not only equal to each other, but right: step 0 in the plainest way, one text at a time, without padding."""
     config = parse(reward_ddp.PRESETS, flags_of(material, ""))
     pairs = read_pairs(material / "pairs" / TRAIN)
     backbone = load_backbone(f"minigpt:{material / 'backbone'}")
@@ -171,13 +175,18 @@ def test_it_learns_and_what_it_learned_can_be_loaded(material, tmp_path):
     assert f"pair accuracy on held-out files {accuracies[60]:.3f} (100 pairs)" in printed
     assert f"gain {gained - lost:+.3f} (95 % interval over files" in printed
 
-    model = load_reward_model(tmp_path / "run")
+    model, best = load_reward_model(tmp_path / "run"), best_of(tmp_path / "run")
     held_out = read_pairs(tmp_path / "pairs" / VALIDATION)
     prompts = [pair.prompt for pair in held_out]
-    chosen = model.score(prompts, [pair.chosen for pair in held_out])
-    rejected = model.score(prompts, [pair.rejected for pair in held_out])
+    texts = [(prompts, [getattr(pair, side) for pair in held_out]) for side in ("chosen", "rejected")]
+    chosen, rejected = (model.score(*side) for side in texts)
     assert chosen.shape == (100,) and chosen.dtype == torch.float32 and not chosen.requires_grad
-    assert (chosen > rejected).float().mean().item() == pytest.approx(accuracies[best_of(tmp_path / "run")])
+    assert (chosen > rejected).float().mean().item() == pytest.approx(accuracies[best])
+    likelier = torch.lt(*(model.features(*side)[:, -2] for side in texts))  # by their mean surprise
+    gains = (chosen > rejected).double() - likelier.double()
+    interval = cluster_interval(gains, [pair.source or n for n, pair in enumerate(held_out)], draws=1000)
+    logged = [metrics(tmp_path / "run", f"val_{name}")[best] for name in ("baseline", "gain_low", "gain_high")]
+    assert logged == pytest.approx([likelier.double().mean().item(), interval.low, interval.high])
     model.train()
     assert not any(p.requires_grad for p in model.parameters()) and not model.backbone.training
 
@@ -337,7 +346,7 @@ def test_bad_input_is_named(what, trouble, material, tmp_path):
 
 
 def test_the_memory_of_a_micro_batch_is_asked_for(material, tmp_path, monkeypatch):
-    """A million texts with logits of 256 bytes' probabilities take 1 GB; the features of the update, 0.1 GB."""
+    """A million texts with logits of 256 bytes' probabilities take 1 GB; the features of the step, 0.1 GB."""
     monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=int(0.5e9)))
     with pytest.raises(InputError, match="this training run needs at least 1.0 GiB of memory"):
         train(flags_of(material, tmp_path / "run", "--pairs-per-update", 5 * 10**5, "--micro-batch-size", 10**6))
