@@ -12,7 +12,8 @@ import torch
 import warm
 from disturbance import copy_up_to
 from reward_runs import LAUNCHABLE, make_backbone, make_pairs
-from training_runs import assert_moments_equal, checkpoint, in_this_process, largest_gap, merged, metrics
+from trainer_runs import assert_resumed_bit_equal
+from training_runs import checkpoint, in_this_process, largest_gap, merged, metrics
 
 from ddp_course import reward_ddp
 from ddp_course.base.errors import InputError
@@ -193,17 +194,14 @@ def test_it_learns_and_what_it_learned_can_be_loaded(material, tmp_path):
 
 def test_resuming_from_any_checkpoint_is_bit_equal(material, tmp_path):
     """On two ranks, and after a kill: test_chaos.py."""
+    keys = "loss", "accuracy", "margin", "weight_mean", "grad_norm", "val_loss"
     every = "--steps 6 --checkpoint-every 1 --keep-checkpoints 0 --validate-every 1".split()
     every += ["--learning-rate", "0.9"]  # too much, so that the loss soon rises again
     train(flags_of(material, tmp_path / "whole", *every))
     for step in range(1, 6):
         run_dir = copy_up_to(tmp_path / "whole", step, tmp_path / str(step))
         train(flags_of(material, run_dir, *every, "--resume", "auto"))
-        for key in ("loss", "accuracy", "margin", "weight_mean", "grad_norm", "val_loss"):
-            assert metrics(run_dir, key) == metrics(tmp_path / "whole", key), key
-        ours, theirs = (checkpoint(path, 6) for path in (run_dir, tmp_path / "whole"))
-        assert largest_gap(ours["head"], theirs["head"]) == 0.0
-        assert_moments_equal(ours, theirs)
+        assert_resumed_bit_equal(run_dir, tmp_path / "whole", 0, 6, keys, "head")
         assert (run_dir / "best").read_text() == (tmp_path / "whole" / "best").read_text()
     assert best_of(tmp_path / "whole") in (2, 3, 4), "best before some of the steps resumed from, and after others"
 
