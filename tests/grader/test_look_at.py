@@ -76,6 +76,16 @@ MISREAD = {  # question: {what is wrong: (edit of the solution, part of what was
             "ValueError",
         ),
     },
+    "20.2": {
+        "sums in float32": (
+            """
+            -    sums = torch.zeros(3, dtype=torch.float64)
+            +    sums = torch.zeros(3)
+            """,
+            "returned the loss",
+            "the dtype of what travels",
+        )
+    },
 }
 
 

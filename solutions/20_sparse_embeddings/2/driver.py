@@ -109,9 +109,9 @@ VERSIONS = {
 
 
 def losses_and_solved(total):
-    """Losses and successes on `total` test examples, (total,) each; the losses differ by orders of magnitude."""
+    """Losses and successes on `total` test examples, (total,) each; sums of these losses are not exact in float32."""
     examples = torch.arange(total)
-    return 2.0 ** (examples % 11).double() + examples / 8, (examples * 7 + total) % 3 == 0
+    return 2.0 ** (examples % 11).double() + (examples + 1).double() / 7, (examples * 7 + total) % 3 == 0
 
 
 def try_out(evaluate, total, batch):
