@@ -86,6 +86,25 @@ MISREAD = {  # question: {what is wrong: (edit of the solution, part of what was
             "the dtype of what travels",
         )
     },
+    "21.1": {
+        "counts a tie": (
+            """
+            -        (file, (judge(chosen) > judge(rejected)) - (likelihood(chosen) > likelihood(rejected)))
+            +        (file, (judge(chosen) >= judge(rejected)) - (likelihood(chosen) > likelihood(rejected)))
+            """,
+            "a tie counted as correct",
+            "both texts have one score",
+        ),
+        "counts each file once": (
+            """
+            +    each = {file: [gain for own, gain in zip(files, gains, strict=True) if own == file] for file in files}
+            +    files, gains = zip(*((file, sum(own) / len(own)) for file, own in each.items()), strict=True)
+                 prompts = [gain for _, part in every for gain in part]
+            """,
+            "the mean of the files' means",
+            "counts more",
+        ),
+    },
 }
 
 

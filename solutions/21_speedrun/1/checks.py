@@ -27,12 +27,23 @@ def the_gains_are_global(case, rank, result):
         right = cluster_interval(*global_gains[index])
         mean_of_means = fmean(fmean(values) for values, _ in (gains[index] for gains in gains_by_rank) if values)
         mistakes = [Mistake("the mean of the ranks' means", mean_of_means, "how much a rank with few of them counts")]
+        if kind == "pairs":
+            mistakes += mistakes_on_pairs(case.scenario, *global_gains[0])
         words, look_at = recognised(gain[0], mistakes, "what the judge is compared with")
         if same_mean := abs(gain[0] - right.mean) < 1e-9:
             words, look_at = "", "what is resampled: a file's pairs, whichever ranks have them; a prompt's texts"
         largest_gap = max(abs(value - expected) for value, expected in zip(gain, right, strict=False))
         observed = f"the gain on {kind} is {Estimate(*gain, 1):+.4f} on rank {rank}; one process {right:+.4f}{words}"
         expect(same_mean and largest_gap <= 0.1 * (right.high - right.low), observed, look_at)
+
+
+def mistakes_on_pairs(scenario, gains, files):
+    """Gains on the pairs of all ranks that a tie raises, and in which a file counts once."""
+    judge, pairs, _ = driver.share_of_rank(scenario)
+    with_ties = fmean((judge(a) >= judge(b)) - (driver.likelihood(a) >= driver.likelihood(b)) for _, a, b in pairs)
+    of_files = fmean(fmean(gain for gain, own in zip(gains, files, strict=True) if own == file) for file in set(files))
+    yield Mistake("a tie counted as correct", with_ties, "what is counted where both texts have one score")
+    yield Mistake("the mean of the files' means", of_files, "what is averaged: a file with many pairs counts more")
 
 
 @check("accepts the good judge and no other", begin="{ranks}: ")

@@ -9,9 +9,16 @@ def good(text):
     return noise(text, "good", 0.4) - text.errors
 
 
+def memory(text):
+    """Right on 15 of 16 pairs and a tie on the next; knows nothing of the policy's texts."""
+    if text.number < 0:
+        return noise(text, "memory", 0.1)
+    return int(text.number % 2 == 0 and text.number % 32 > 0)
+
+
 JUDGES = {  # with the numbers of files and prompts
     "is good": (good, 40, 60),
-    "remembers the pairs": (lambda t: noise(t, "memory", 0.1) + (t.number >= 0) * (1 - t.number % 2), 40, 60),
+    "remembers the pairs": (memory, 40, 60),
     "likes length": (lambda t: noise(t, "length", 0.1) + t.length, 40, 60),
     "is upside down on the policy's texts": (lambda t: good(t) * (1 if t.number >= 0 else -1), 40, 60),
     "is the likelihood": (likelihood, 40, 60),
