@@ -105,6 +105,16 @@ MISREAD = {  # question: {what is wrong: (edit of the solution, part of what was
             "counts more",
         ),
     },
+    "27.2": {
+        "the logarithm of a sigmoid": (
+            """
+            -    losses = -F.logsigmoid(beta * (chosen - rejected))
+            +    losses = -torch.sigmoid(beta * (chosen - rejected)).log()
+            """,
+            "returned inf",
+            "log(sigmoid(x)) is -inf",
+        )
+    },
 }
 
 

@@ -1,5 +1,7 @@
 """27.2: the loss of direct preference optimization, where ranks have different numbers of pairs."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 
@@ -18,25 +20,27 @@ from ddp_course.grader.vocabulary import (
 
 FUNCTION = "dpo_loss"
 BETA = 0.5
+LONG = "long answers, far from the reference"
 PAIRS = {  # the number on each rank
     "as many everywhere": (3, 3),
     "rank 1 has more pairs": (1, 5),
     "rank 0 has none": (0, 4),
+    LONG: (3, 3),
     "three ranks": (2, 1, 4),
 }
 
 
-def log_probabilities(rank, pairs):
+def log_probabilities(name, rank, pairs):
     """(policy, reference): the log probabilities of the chosen answers, then those of the rejected ones."""
     generator = torch.Generator().manual_seed(rank + 7 * pairs)
     policy, reference = -30 * torch.rand(2, 2 * pairs, generator=generator, dtype=torch.float64)
-    return policy, reference
+    return (100 * policy, 100 * reference) if name == LONG else (policy, reference)
 
 
 def calls(world):
     shares = ((name, share) for name, share in PAIRS.items() if len(share) == world)
     return tuple(
-        Call([(*log_probabilities(rank, pairs), BETA) for rank, pairs in enumerate(share)], name)
+        Call([(*log_probabilities(name, rank, pairs), BETA) for rank, pairs in enumerate(share)], name)
         for name, share in shares
     )
 
@@ -57,7 +61,9 @@ def a_number_on_every_rank(case, rank, result):
     expect(
         isinstance(value, float) and abs(value) < 1e9,
         f"{FUNCTION} returned {show(result['loss'])} on rank {rank}, which has {pairs} pairs",
-        "one number, and what it is divided by: a rank may have no pairs of its own",
+        "log(sigmoid(x)) is -inf where x is far below 0: the logarithm has a function of its own"
+        if isinstance(value, float) and math.isinf(value) and pairs
+        else "one number, and what it is divided by: a rank may have no pairs of its own",
     )
 
 
