@@ -115,7 +115,7 @@ def run_failure(record: JobRecord, answer: Path) -> tuple[str, str, str, str] | 
         if "File too large" in text:
             text += " (a rank may print or write 64 MB)"
         observed = f"{prefix}rank {causes[0]} raised {error['type']}: {text}"
-        look = f"{answer.name}, line {error['line']}: {error['code']}" if error["line"] else "the call itself"
+        look = f"{answer.name}, line {error['line']}: {error['code']}" if error["line"] else "the call and its result"
         return CRASHED, "raises", observed, look
     if died:
         code, last_line = ranks[died[0]].exit_code, ranks[died[0]].stderr.strip().splitlines()[-1:]

@@ -21,7 +21,7 @@ TRAIN = [
 JOBS = [*DETECT, *TRAIN]
 BLIND_SPOTS = {
     "thousandth|its own KL": "how exact the comparison is, and whether it includes the betas",
-    "spread": "the rewards in your test: are their means and their spreads different on the ranks?",
+    "spread": "what you compare with (equal ranks are not yet one process); the rewards need other means on each rank",
     "not averaged|no gradient": "what is compared: the policy, on every rank",
     "": "the number of updates in your test, how exactly it compares, and with what: ranks that are equal to each "
     "other are not yet one process",

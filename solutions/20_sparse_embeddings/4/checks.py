@@ -51,7 +51,7 @@ def only_used_rows_move(case):
 def equals_one_process(case):
     for step, _, _, _, after, right in steps_of(case):
         for columns, name, look in (
-            (slice(WIDTH, None), "the accumulator of row", "square what is summed over repeated ids and over ranks"),
+            (slice(WIDTH, None), "the accumulator of row", "sum over repeated ids and ranks, square, mean"),
             (slice(WIDTH), "row", "one move for each row, by the accumulator as it is after the step"),
         ):
             gap, row = (after - right)[:, columns].abs().amax(dim=1).max(dim=0)

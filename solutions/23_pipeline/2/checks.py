@@ -31,7 +31,7 @@ def every_target_counts_the_same(case, rank, updates):
     expect(
         updates[0]["layers"] < CLOSE,
         f"after the first update the layers of rank {rank} are {updates[0]['layers']:.1e} away from one process",
-        "a mean of means: how much a target counts in a micro-batch that has few of them"
+        "the divisor: padding is no target, and a mean of means counts few targets more"
         if case.scenario == "padded"
         else "how often a gradient is divided, and by how many targets: by the loss, and by the schedule",
     )
