@@ -13,7 +13,10 @@ from .driver import inputs
 
 FUNCTION = "contrastive_loss"
 ROWS, SEEDS, CLOSE = 6, (1, 2), 1e-9  # float64
-JOBS = [driver_job(world, FUNCTION, {f"batch {seed}": (seed, ROWS) for seed in SEEDS}) for world in (2, 3, 1)]
+JOBS = [
+    driver_job(world, FUNCTION, {f"batch {seed}": (seed, ROWS) for seed in SEEDS}, loads=("torch._dynamo",))
+    for world in (2, 3, 1)
+]
 LARGE = [job for job in JOBS if job.world == 3]
 
 
