@@ -10,19 +10,31 @@ from test_check import RAISES, RIGHT, WRONG
 
 from ddp_course.grader import batch
 
-# Deletes the results, prints which interfaces and processes it sees, and kills the process that runs the ranks.
+# Deletes the results, and kills the process that runs the ranks.
 HOSTILE = """
 import os
 import shutil
 import signal
-import socket
 
 def global_mean(values):
     shutil.rmtree("RESULTS", ignore_errors=True)
-    print("interfaces", [name for _, name in socket.if_nameindex()], "processes", len(os.listdir("/proc")) < 100)
     os.kill(os.getppid(), signal.SIGKILL)
 """
 
+# Tries to write outside its folder, and prints its user and what it sees of the machine.
+SPIES = """
+import os
+import socket
+
+def global_mean(values):
+    open("own", "w").close()
+    try:
+        open("FOLDER/other", "w")
+    except PermissionError:
+        print("user", os.getuid(), "refused")
+    print("interfaces", [name for _, name in socket.if_nameindex()], "processes", len(os.listdir("/proc")) < 100)
+    raise ValueError
+"""
 
 # Writes a malformed record into the records of its own run.
 FORGES = """
@@ -59,35 +71,26 @@ def test_one_students_crash_harms_no_other(tmp_path, capsys):
     assert "5 of 7: ed" in capsys.readouterr().out
 
 
-def test_an_answer_sees_no_network_and_no_other_process(tmp_path):
-    submit(tmp_path / "answers", ben=HOSTILE.replace("os.kill", "raise ValueError(os.listdir('/proc')) #"))
-    files = batch.answers_by_student(tmp_path / "answers")["ben"]
+@pytest.fixture(scope="module")
+def spying_answer(tmp_path_factory):
+    """The command of the sandbox, and what SPIES printed in it."""
+    folder = tmp_path_factory.mktemp("only_this_user_may_open_it")
+    submit(folder / "answers", ben=SPIES.replace("FOLDER", str(folder)))
+    files = batch.answers_by_student(folder / "answers")["ben"]
     sandbox = batch.sandbox_command(files.values())  # not while tests are collected: it loads torch
+    return sandbox, batch.grade_student(files, ["02.1"], {"02.1": 1.0}, 100, sandbox)["02.1"].verdict.printed[0]
+
+
+def test_an_answer_sees_no_network_and_no_other_process(spying_answer):
+    sandbox, printed = spying_answer
     if not sandbox:
         pytest.skip("this system creates no network namespace")
-    grades = batch.grade_student(files, ["02.1"], {"02.1": 1.0}, 100, sandbox)
-    printed = grades["02.1"].verdict.printed[0]
     assert "interfaces ['lo'] processes True" in printed
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run an answer as another user")
-def test_an_answer_that_root_grades_writes_in_its_own_folder_alone(tmp_path):
-    """tmp_path is a folder that only root may open."""
-    tries = f"""
-import os
-
-def global_mean(values):
-    open("own", "w").close()
-    try:
-        open("{tmp_path}/other", "w")
-    except PermissionError:
-        print("user", os.getuid(), "refused")
-    raise ValueError
-"""
-    submit(tmp_path / "answers", ben=tries)
-    files = batch.answers_by_student(tmp_path / "answers")["ben"]
-    grades = batch.grade_student(files, ["02.1"], {"02.1": 1.0}, 100, batch.sandbox_command(files.values()))
-    assert "user 65534 refused" in grades["02.1"].verdict.printed[0]
+def test_an_answer_that_root_grades_writes_in_its_own_folder_alone(spying_answer):
+    assert "user 65534 refused" in spying_answer[1]
 
 
 def test_an_answer_after_the_time_limit_is_not_graded(tmp_path):
