@@ -4,11 +4,14 @@ One script makes every observation; it runs once at each world size. The tests l
 """
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 import torch
 import warm
+from torch import nn
 
+from ddp_course.distributed.by_hand import BucketedDataParallel
 from ddp_course.distributed.by_hand.tensor_bytes import TensorBytes
 
 WRAPPERS = ["flat", "overlapped", "bucketed", "small buckets"]
@@ -440,6 +443,12 @@ def test_buckets_are_filled_up_to_their_size(ranks):
         assert 1 < len(sizes) < len(result["numels"])
         assert all(size in single or size <= limit + 4 * len(result["numels"]) for size in sizes)
         assert all(sum(pair) > limit for pair in itertools.pairwise(sizes)), "two neighbours would fit into one bucket"
+
+
+def test_buckets_are_in_the_order_of_their_completion():
+    parameters = [nn.Parameter(torch.ones(2, dtype=dtype)) for dtype in (torch.float16, *[torch.float32] * 3)]
+    buckets = BucketedDataParallel.group_into_messages(SimpleNamespace(bucket_bytes=8), parameters)
+    assert [list(map(id, bucket)) for bucket in buckets] == [[id(parameter)] for parameter in parameters]
 
 
 @pytest.mark.parametrize("wrapper", ["overlapped", "small buckets"])
