@@ -203,6 +203,14 @@ def test_binary_data_late_in_a_file_is_an_input_error_before_the_first_document(
         next(corpora.load(str(tmp_path / "a.txt")).documents("train"))
 
 
+def test_a_file_that_becomes_shorter_while_it_is_read_is_an_input_error(tmp_path):
+    file = write_files(tmp_path, {"a.txt": "line\n" * 100}) / "a.txt"
+    documents = corpora.load(str(file)).documents("train")
+    os.truncate(file, 10)
+    with pytest.raises(InputError, match="became shorter while it was read"):
+        list(documents)
+
+
 def test_unreadable_files_and_folders_are_input_errors(data, monkeypatch):
     def refuse(path, *arguments, **options):
         raise PermissionError(13, "Permission denied", str(path))
