@@ -370,6 +370,16 @@ def message(act):
         return f"{type(error).__name__}: {error}"
 
 
+# An interrupted backward pass leaves gathered weights behind; the next pass must gather the new ones.
+layer, x = FullyShardedLayer(nn.Linear(4, 4, bias=False)), torch.ones(1, 4, requires_grad=True)
+hook = x.register_hook(lambda _: 1 / 0)
+interruption = message(lambda: layer(x).sum().backward())
+hook.remove()
+with torch.no_grad():
+    layer.shard.fill_(3.0)
+layer(x).sum().backward()
+report(interruption=interruption, gradient_after_it=x.grad.tolist())
+
 report(bad_bucket=message(lambda: BucketedDataParallel(nn.Linear(1, 1), 0)))
 report(bad_types=message(lambda: FullyShardedLayer(nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1).float()))))
 report(bad_frozen=message(lambda: FullyShardedLayer(nn.Linear(1, 1).requires_grad_(False))))
@@ -519,6 +529,12 @@ def test_a_fully_sharded_rank_holds_its_share_and_a_layer_at_a_time(ranks):
         assert 4 / size <= results["peak_sharded"] <= 4 / size + 4.2 / layers
 
 
+def test_a_fully_sharded_layer_gathers_new_weights_after_an_interrupted_backward(ranks):
+    for results in ranks.values():
+        assert results["interruption"].startswith("ZeroDivisionError")
+        assert results["gradient_after_it"] == [[12.0] * 4]
+
+
 def test_bad_input_is_named_on_every_rank(ranks):
     for results in ranks.values():
         assert results["bad_bucket"].startswith("InputError: A bucket needs a positive size in megabytes, got 0")
@@ -553,7 +569,7 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from ddp_course.distributed import process_group
-from ddp_course.distributed.by_hand import full_state_dict, fully_shard_by_hand
+from ddp_course.distributed.by_hand import FullyShardedLayer, full_state_dict, fully_shard_by_hand
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
 
 world = process_group.start(60, "cpu")
@@ -578,7 +594,8 @@ for name, sharded in (("ours", ours), ("theirs", theirs)):
 full = full_state_dict(ours)
 gaps = [(full[name] - tensor.full_tensor()).abs().max().item() for name, tensor in theirs.state_dict().items()]
 types = sorted({str(p.dtype) for p in ours.parameters()})
-print(json.dumps({"losses": losses, "gap": max(gaps), "types": types, "count": len(gaps)}))
+output = FullyShardedLayer(torch.nn.Linear(4, 4), torch.bfloat16)(torch.ones(1, 4))  # a float32 input is cast
+print(json.dumps({"losses": losses, "gap": max(gaps), "types": types, "count": len(gaps), "output": str(output.dtype)}))
 process_group.stop()
 """
 
@@ -588,4 +605,4 @@ def test_weights_sent_in_half_precision_train_as_torchs_fully_shard_does(tmp_pat
     (tmp_path / "half.py").write_text(HALF)
     for result in warm.ranks(tmp_path / "half.py", nproc=2).results.values():
         assert result["losses"]["ours"] == result["losses"]["theirs"] and result["gap"] == 0.0 and result["count"] > 10
-        assert result["types"] == ["torch.float32"]
+        assert result["types"] == ["torch.float32"] and result["output"] == "torch.bfloat16"
