@@ -1,8 +1,11 @@
 """Sampling with the key-value cache draws the same tokens as sampling without it."""
 
+import copy
+
 import pytest
 import torch
 
+from ddp_course.base.errors import InputError
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig, generate
 from ddp_course.models.sampling import KeyValueCache, sample, sample_without_cache
 
@@ -130,6 +133,13 @@ def test_the_model_is_left_as_it_was(model):
     sample(model, RAGGED, 3, generator=dice())
     assert model.training and all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
     assert not any(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_logits_that_are_not_finite_are_an_input_error(model):
+    diverged = copy.deepcopy(model)
+    torch.nn.init.constant_(diverged.final_norm.bias, torch.nan)
+    with pytest.raises(InputError, match="the model has diverged: its logits are not finite"):
+        sample(diverged, [[1]], 3)
 
 
 def test_no_prompts_or_no_new_tokens_give_no_tokens(model):
