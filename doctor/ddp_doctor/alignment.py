@@ -98,46 +98,39 @@ def _first_difference(group, lists) -> Difference | None:
         usual = max((candidate for candidate in counts if candidate is not None), key=counts.get)
         if counts[None] > counts[usual]:  # most ranks have started no more: the odd one has started one too many
             usual = None
-        norm = next(rank for rank in keys if keys[rank] == usual)
-        odd = next(rank for rank in keys if keys[rank] != usual)
-        last_shared = lists[norm][position - 1] if position else None
-        compared = slice(position, position + LOOKAHEAD)
-        result = _compare(lists[norm][compared], lists[odd][compared], last_shared, with_lines)
-        if result is None:
-            continue
-        kind, side, collective, other, instead = result
-        as_norm = tuple(rank for rank in lists if keys[rank] == keys[norm])
-        as_odd = tuple(rank for rank in lists if keys[rank] == keys[odd])
-        have, lack = (as_norm, as_odd) if side == "norm" else (as_odd, as_norm)
-        return Difference(kind, group, have, lack, collective, other, instead)
+        norm = [rank for rank in keys if keys[rank] == usual]
+        odd_key = next(keys[rank] for rank in keys if keys[rank] != usual)
+        odd = [rank for rank in keys if keys[rank] == odd_key]
+        last_shared = lists[norm[0]][position - 1] if position else None
+        sides = ((tuple(ranks), lists[ranks[0]][position : position + LOOKAHEAD]) for ranks in (norm, odd))
+        if difference := _compare(group, *sides, last_shared, with_lines):
+            return difference
     return None
 
 
-def _compare(norm, odd, last_shared, with_lines):
-    """(kind, side, collective, other, instead) of two lists whose first collectives differ, as in Difference.
+def _compare(group, norm_side, odd_side, last_shared, with_lines) -> Difference | None:
+    """The difference of two sides; None if their first collectives are one, started from two branches of the script.
 
-    side: "norm" or "odd", the list that has `collective`. last_shared: the collective before the two lists, or None.
-    Returns None if the first of both are one collective, started from two branches of the script.
+    A side: (ranks, the collectives of one of them from the first that differs). last_shared: the one before, or None.
     """
-    if not norm:
-        return "missing", "odd", odd[0], None, None
-    if not odd:
-        return "missing", "norm", norm[0], None, None
+    (norm_ranks, norm), (odd_ranks, odd) = norm_side, odd_side
+    norm_first, odd_first = (collectives[0] if collectives else None for collectives in (norm, odd))
+    skipped_by_norm = Difference("missing", group, odd_ranks, norm_ranks, odd_first, instead=norm_first)
+    skipped_by_odd = Difference("missing", group, norm_ranks, odd_ranks, norm_first, instead=odd_first)
+    if not norm or not odd:
+        return skipped_by_odd if norm else skipped_by_norm
     norm_keys, odd_keys = ([key(collective, with_lines) for collective in side] for side in (norm, odd))
-    norm_first, odd_first = norm[0], odd[0]
     if _swapped(norm_keys, odd_keys):
-        return "order", "norm", norm_first, odd_first, None
+        return Difference("order", group, norm_ranks, odd_ranks, norm_first, odd_first)
     if norm_first.lines == odd_first.lines or not (norm_first.stack and odd_first.stack):
-        return "unlike", "norm", norm_first, odd_first, None
-    skipped_by_odd, skipped_by_norm = _matches_later(norm_keys, odd_keys), _matches_later(odd_keys, norm_keys)
-    if skipped_by_odd == skipped_by_norm:  # the lists alone do not show which rank has skipped
+        return Difference("unlike", group, norm_ranks, odd_ranks, norm_first, odd_first)
+    odd_catches_up, norm_catches_up = _matches_later(norm_keys, odd_keys), _matches_later(odd_keys, norm_keys)
+    if odd_catches_up == norm_catches_up:  # the lists alone do not show which rank has skipped
         alike = key(norm_first, with_lines=False) == key(odd_first, with_lines=False)
-        if not skipped_by_odd and alike and _depends_on_rank(norm_first) == _depends_on_rank(odd_first):
+        if not odd_catches_up and alike and _depends_on_rank(norm_first) == _depends_on_rank(odd_first):
             return None
-        skipped_by_norm = _comes_first(odd_first, norm_first, last_shared)
-    if skipped_by_norm:
-        return "missing", "odd", odd_first, None, norm_first
-    return "missing", "norm", norm_first, None, odd_first
+        norm_catches_up = _comes_first(odd_first, norm_first, last_shared)
+    return skipped_by_norm if norm_catches_up else skipped_by_odd
 
 
 def _matches_later(longer, shorter):

@@ -5,9 +5,10 @@ import signal
 from dataclasses import replace
 
 from ddp_doctor import words
+from ddp_doctor.explain.log_lines import shortened
 from ddp_doctor.history import Collective, History, user_frames, with_call
 from ddp_doctor.job import Job, Rank
-from ddp_doctor.launch.first_failure import STOPPED, shortened
+from ddp_doctor.launch.first_failure import STOPPED
 from ddp_doctor.mismatch import collective_mismatch
 from ddp_doctor.still import roots_differ
 from ddp_doctor.verdict import CURES, Verdict, error_at, innermost, never_came, only_lost_contact, stands
@@ -38,11 +39,8 @@ def after_the_end(job: Job) -> Verdict:
     if aborted := [number for number, rank in job.ranks.items() if rank.error and SIZE_TEXT in rank.error.text]:
         return _size_mismatch(job, aborted[0])
     causes = {number: rank for number, rank in job.ranks.items() if rank.error and not rank.error.symptom}
-    killed = [
-        number
-        for number, rank in job.ranks.items()
-        if (rank.exit_code or 0) < 0 and -rank.exit_code not in EXPECTED_SIGNALS
-    ]
+    died = {number: -(rank.exit_code or 0) for number, rank in job.ranks.items()}  # positive: by a signal
+    killed = [number for number, code in died.items() if code > 0 and code not in EXPECTED_SIGNALS]
     if killed and not any(_failed_earlier(rank, job.ranks[killed[0]]) for rank in causes.values()):
         return _by_signal(job, killed[0])
     if causes:
@@ -150,31 +148,14 @@ def by_error(job: Job, causes: dict[int, Rank]) -> Verdict:
     error = rank.error
     frames = user_frames(error.stack) or error.stack[:1]
     frame = innermost(frames or rank.own)
-    ranks_with_it = tuple(each for each in causes if causes[each].error.text == error.text)
-    headline = shortened(error.text)
-    if match := MODELS_TEXT.search(error.text):
-        rank_a, size_a, rank_b, size_b = map(int, match.groups())
-        (low, low_size), (high, high_size) = sorted([(rank_a, size_a), (rank_b, size_b)])
-        headline = f"the ranks built different models: rank {low} has {low_size} parameters, "
-        headline += f"rank {high} has {high_size}; DistributedDataParallel refuses them, {error_at(frame)}"
-        return Verdict("models", (high,), headline, frame, CURES["models"])
     if worker := WORKER_TEXT.search(error.text):
         if worker[1] or any("/torch/utils/data/" in each.file for each in error.stack):
             return _dead_worker(job, number, worker[1], worker[2])
-    if PARAMETER_SIZES_TEXT in error.text:
-        headline = f"the ranks built different models: {headline}"
-        return Verdict("models", (number,), f"{headline}, {error_at(frame)}", frame, CURES["models"])
-    if "EADDRINUSE" in error.text or "address already in use" in error.text.lower():
-        port = re.search(r"port: (\d+)", error.text)
-        headline = f"rank {number} could not listen on port {port[1] if port else '?'}, which another process has, "
-        return Verdict("port", (number,), headline + error_at(frame), frame, CURES["port"])
-    if "Expected to have finished reduction in the prior iteration" in error.text:
-        blamed = _unused_parameters(causes) or {number: ""}
-        indices = "; ".join(f"rank {each} left out {text}" for each, text in blamed.items() if text)
-        headline = f"parameters got no gradient in the step before: {indices or 'their numbers stand in the error'}"
-        return Verdict(
-            "unused", tuple(blamed), f"{headline}; DDP says so one step late, {error_at(frame)}", frame, CURES["unused"]
-        )
+    headline = shortened(error.text, 200)
+    if known := _known_error(number, causes, headline):
+        kind, blamed, sentence = known
+        return Verdict(kind, blamed, f"{sentence}, {error_at(frame)}", frame, CURES[kind])
+    ranks_with_it = tuple(each for each in causes if causes[each].error.text == error.text)
     twice = "marked as ready twice" in error.text or "mark a variable ready only once" in error.text
     kind = "ready twice" if twice else "error"
     if len(ranks_with_it) == len(job.ranks) and len(ranks_with_it) > 1:
@@ -183,6 +164,30 @@ def by_error(job: Job, causes: dict[int, Rank]) -> Verdict:
     if rank.exit_code == -signal.SIGABRT:
         sentence = f"rank {number} aborted: {headline}; it {stands(rank)}"
     return Verdict(kind, ranks_with_it, sentence + only_lost_contact(job, *ranks_with_it), frame)
+
+
+def _known_error(number: int, causes: dict[int, Rank], headline: str) -> tuple[str, tuple[int, ...], str] | None:
+    """(kind, ranks to blame, sentence) of a Verdict on the error of rank `number`, if it is about models or a port."""
+    text, blamed = causes[number].error.text, (number,)
+    if match := MODELS_TEXT.search(text):
+        (low, low_size), (high, high_size) = sorted([(int(match[1]), match[2]), (int(match[3]), match[4])])
+        sizes = (
+            f"rank {low} has {low_size} parameters, rank {high} has {high_size}; DistributedDataParallel refuses them"
+        )
+        return "models", (high,), f"the ranks built different models: {sizes}"
+    if PARAMETER_SIZES_TEXT in text:
+        return "models", blamed, f"the ranks built different models: {headline}"
+    if re.search("EADDRINUSE|address already in use", text, re.I):
+        port = re.search(r"port: (\d+)|$", text)[1] or "?"
+        return "port", blamed, f"rank {number} could not listen on port {port}, which another process has"
+    if "Expected to have finished reduction in the prior iteration" in text:
+        texts = "\n".join(rank.error.text for rank in causes.values())
+        left_out = dict(re.findall(r"did not receive grad for rank (\d+): ([\d ]+)", texts))
+        named = [f"rank {each} left out parameters {' '.join(indices.split())}" for each, indices in left_out.items()]
+        indices = "; ".join(named) or "their numbers stand in the error"
+        sentence = f"parameters got no gradient in the step before: {indices}; DDP says so one step late"
+        return "unused", tuple(map(int, left_out)) or blamed, sentence
+    return None
 
 
 def _dead_worker(job: Job, number: int, pid: str | None, signal_name: str | None) -> Verdict:
@@ -199,13 +204,6 @@ def _dead_worker(job: Job, number: int, pid: str | None, signal_name: str | None
         sentence += f"; rank {number} noticed it {error_at(frames[0])}"
     cure = CURES["crash" if crashed_in else "worker"]
     return Verdict("worker", (number,), sentence + only_lost_contact(job, number), innermost(frames), cure)
-
-
-def _unused_parameters(causes: dict[int, Rank]) -> dict[int, str]:
-    """{rank: "parameters 2 3"}, as DDP's errors name them; {} if they name none."""
-    texts = "\n".join(rank.error.text for rank in causes.values())
-    named = re.findall(r"did not receive grad for rank (\d+): ([\d ]+)", texts)
-    return {int(number): f"parameters {' '.join(indices.split())}" for number, indices in named}
 
 
 def _timed_out(job: Job) -> Verdict | None:
