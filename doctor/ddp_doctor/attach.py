@@ -30,12 +30,12 @@ def look_at_job(pid: int, server: str | None = None) -> Job:
             f"Process {pid} is neither torchrun nor a rank (no process around it that this user may look at has RANK "
             "in its environment, or a connection to another); the pid of torchrun or of a rank is needed."
         )
-    earlier = _usages(processes)
+    activity, by_number = movement.Activity(LISTEN), {}
+    activity.note(processes)
     time.sleep(LISTEN)
-    now, by_number = _usages(processes), {}
+    activity.note(processes)
     for number, process in sorted(processes.items()):
-        state = movement.state_of(process, now[number], earlier[number], LISTEN)
-        rank = by_number[number] = Rank(number, process.pid, state)
+        rank = by_number[number] = Rank(number, process.pid, activity.state_of(number, process))
         if rank.running:
             ranks.look(rank, process)
     if server:
@@ -84,11 +84,6 @@ def _environment(process: psutil.Process) -> dict[str, str]:
 
 def _store_address(environment: dict[str, str]) -> tuple[str | None, str | None]:
     return environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
-
-
-def _usages(processes) -> dict[int, movement.Usage]:
-    connections = movement.bytes_by_connection(movement.store_ports(processes.values()))
-    return {number: movement.usage(process, connections) for number, process in processes.items()}
 
 
 def _world_size(processes) -> int:

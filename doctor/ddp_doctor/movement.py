@@ -9,6 +9,8 @@ import os
 import platform
 import socket
 import struct
+import time
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,6 +66,30 @@ def state_of(process: psutil.Process, now: Usage, earlier: Usage, seconds: float
     if status == psutil.STATUS_RUNNING or now.cpu - earlier.cpu > BUSY * max(seconds, 1.0):
         return "computing"
     return "transferring" if now.transferred > earlier.transferred else "waiting"
+
+
+class Activity:
+    """What the ranks have used in the last `seconds`. busy: rank -> whether it was at work when it was last seen."""
+
+    def __init__(self, seconds: float):
+        self.seconds, self.busy = seconds, {}
+        self.used: deque = deque()  # (time, {rank: Usage}): the last `seconds`, and the newest before them
+
+    def note(self, processes: dict[int, psutil.Process]) -> None:
+        """Notes what each rank has used until now."""
+        now, connections = time.monotonic(), bytes_by_connection(store_ports(processes.values()))
+        self.used.append((now, {rank: usage(process, connections) for rank, process in processes.items()}))
+        while len(self.used) > 1 and self.used[1][0] <= now - self.seconds:
+            self.used.popleft()
+        begin, earlier = self.used[0]
+        for rank, used in self.used[-1][1].items():
+            former = earlier.get(rank, used)
+            self.busy[rank] = used.cpu - former.cpu > BUSY * (now - begin) or used.transferred > former.transferred
+
+    def state_of(self, rank: int, process: psutil.Process) -> str:
+        """The state of a rank between the oldest note and the newest, as in `Rank.state`."""
+        (begin, earlier), (end, latest) = self.used[0], self.used[-1]
+        return state_of(process, latest.get(rank, Usage()), earlier.get(rank, Usage()), end - begin)
 
 
 def waits_for(process: psutil.Process, in_subprocess: bool) -> str | None:

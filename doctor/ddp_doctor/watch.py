@@ -9,7 +9,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -78,7 +77,7 @@ def run_and_watch(
             return watch.job
         job = _after_the_end(run, output, records.read(Path(records_folder), nproc == 1), nproc)
         for rank in job.ranks.values():
-            rank.busy = watch.busy.get(rank.rank, False)
+            rank.busy = watch.activity.busy.get(rank.rank, False)
         return job
 
 
@@ -127,14 +126,12 @@ class Watch:
         self.job = Job({}, self.world_size, "time")
         self.interrupted = False
         self.processes: dict[int, psutil.Process] = {}
-        self.ports: set[int] = set()  # of the stores, see movement.store_ports
+        self.activity = movement.Activity(idle)
         self.next_look = self.next_search = self.next_stacks = 0.0
         self.progress, self.progress_time = None, time.monotonic()  # see quiet
         self.still_since: float | None = None
         self.next_notice, self.reported, self.next_report = FIRST_NOTICE, "", 0.0
         self.ends_of_naps: set[float] = set()  # those seen since the last progress
-        self.busy: dict[int, bool] = {}
-        self.used: deque = deque()  # (time, {rank: Usage}) of the last `idle` seconds
 
     def quiet(self) -> float:
         """Seconds since the last progress: a collective, a printed line, a rank that started or ended."""
@@ -151,11 +148,13 @@ class Watch:
         self.next_look = now + LOOK
         self._find_processes(now)
         self._note_progress(now)
-        self._note_usage(now)
+        self.activity.note(self.processes)
         if not self.processes or self.quiet() < self.idle or now < self.next_stacks:
             return False
         self._look_at_all("still")
-        if self._works_or_has_ended() or self._goes_on_after_a_sleep():
+        all_ranks = self.job.ranks.values()
+        works = any(rank.works() for rank in all_ranks)
+        if works or all(rank.state == "ended" for rank in all_ranks) or self._goes_on_after_a_sleep():
             self.still_since, self.next_stacks = None, now + 1
             self._notice_long_wait()
             return False
@@ -176,19 +175,6 @@ class Watch:
             self.progress, self.progress_time, self.next_notice, self.still_since = progress, now, FIRST_NOTICE, None
             self.ends_of_naps.clear()
 
-    def _note_usage(self, now: float) -> None:
-        """Appends to `used`, drops what is older than `idle` seconds but for the newest such, and sets `busy`."""
-        connections = movement.bytes_by_connection(self.ports)
-        self.used.append((now, {rank: movement.usage(each, connections) for rank, each in self.processes.items()}))
-        while len(self.used) > 1 and self.used[1][0] <= now - self.idle:
-            self.used.popleft()
-        begin, earlier = self.used[0]
-        for rank, used in self.used[-1][1].items():
-            former = earlier.get(rank, used)
-            self.busy[rank] = (
-                used.cpu - former.cpu > movement.BUSY * (now - begin) or used.transferred > former.transferred
-            )
-
     def _report(self, now: float) -> None:
         """Reports a verdict other than the last reported one, at most once in 2 * `idle` seconds; else prints a notice.
 
@@ -208,9 +194,7 @@ class Watch:
         by_number = records.read(self.folder, self.world_size == 1)
         for number, process in self.processes.items():
             rank = by_number.setdefault(number, Rank(number, process.pid))
-            (begin, earlier), (end, latest) = self.used[0], self.used[-1]
-            used = [usage.get(number, movement.Usage()) for usage in (latest, earlier)]
-            rank.state = movement.state_of(process, *used, end - begin)
+            rank.state = self.activity.state_of(number, process)
             ranks.look(rank, process)
         for number, rank in by_number.items():
             rank.last_lines = self.output.run.lines.get(number, [])[-3:]
@@ -219,11 +203,6 @@ class Watch:
                 rank.exit_code = 0 if rank.error is None else 1  # torchrun ends the others when a rank fails
         world_size = max([self.world_size, *(rank.group_size for rank in by_number.values())])
         self.job = Job(dict(sorted(by_number.items())), world_size, ended, quiet=self.quiet())
-
-    def _works_or_has_ended(self) -> bool:
-        """Does a rank work, or have all ended?"""
-        all_ranks = self.job.ranks.values()
-        return any(rank.works() for rank in all_ranks) or all(rank.state == "ended" for rank in all_ranks)
 
     def _notice_long_wait(self) -> None:
         """Prints a notice if a rank has waited for long while another works."""
@@ -259,7 +238,6 @@ class Watch:
             started = records.ranks_by_pid(self.folder) if self.world_size == 1 else {}
             if started:  # the script has started its ranks itself
                 self.processes = {started[process.pid]: process for process in processes if process.pid in started}
-            self.ports = movement.store_ports(self.processes.values())
 
 
 def _calls_sleep(rank: Rank) -> bool:
