@@ -1,6 +1,7 @@
 """The commands of `python -m ddp_doctor` and their arguments."""
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -106,19 +107,20 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m ddp_doctor", description=__main__.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    whole, seconds = _above_0(int, "a whole number"), _above_0(float, "a number of seconds")
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="start a script under torchrun and watch it")
-    run.add_argument("--nproc", type=_whole, help="ranks; one for each GPU, two without a GPU, if not given")
-    run.add_argument("--idle", type=_seconds, default=5.0, metavar="S", help="report after S seconds without movement")
-    run.add_argument("--end-after", type=_seconds, metavar="S", help="end the job after S seconds without movement")
-    run.add_argument("--timeout", type=_seconds, metavar="S", help="look, and end the job, after S seconds in any case")
+    run.add_argument("--nproc", type=whole, help="ranks; one for each GPU, two without a GPU, if not given")
+    run.add_argument("--idle", type=seconds, default=5.0, metavar="S", help="report after S seconds without movement")
+    run.add_argument("--end-after", type=seconds, metavar="S", help="end the job after S seconds without movement")
+    run.add_argument("--timeout", type=seconds, metavar="S", help="look, and end the job, after S seconds in any case")
     run.add_argument("script", help="the training script, and its own arguments after it")
     attach = commands.add_parser("attach", help="look at a job that runs now, and leave it running")
-    attach.add_argument("pid", type=_whole, help="process id of torchrun, of what starts the ranks, or of one rank")
+    attach.add_argument("pid", type=whole, help="process id of torchrun, of what starts the ranks, or of one rank")
     attach.add_argument("--debug-server", metavar="URL", help="of torch's debug server, if the script has started one")
     check = commands.add_parser("check", help="run a script a few times, and say what is silently wrong with it")
-    check.add_argument("--nproc", type=_whole, default=2, help="ranks (%(default)s)")
-    check.add_argument("--seconds", type=_seconds, default=120.0, metavar="S", help="of each run at most (%(default)g)")
+    check.add_argument("--nproc", type=whole, default=2, help="ranks (%(default)s)")
+    check.add_argument("--seconds", type=seconds, default=120.0, metavar="S", help="of each run at most (%(default)g)")
     check.add_argument("--once", action="store_true", help="a single run: nothing is confirmed by a second one")
     check.add_argument("--resume-with", default="", metavar="ARGS", help="arguments that the second run gets, too")
     check.add_argument("script", help="the training script, and its own arguments after it: a short run of it")
@@ -135,18 +137,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"a number of seconds above 0 is needed, not {text}")
-    return seconds
+def _above_0(kind, what: str):
+    """A parser of an argument that is a number of this kind, int or float."""
 
+    def parse(text: str):
+        with contextlib.suppress(ValueError):
+            if 0 < (number := kind(text)) < math.inf:
+                return number
+        raise argparse.ArgumentTypeError(f"{what} above 0 is needed, not {text}")
 
-def _whole(text: str) -> int:
-    number = int(text)
-    if not 0 < number < 2**31:
-        raise argparse.ArgumentTypeError(f"a whole number above 0 is needed, not {text}")
-    return number
+    return parse
 
 
 def _refuse_unwritable(path: Path | None) -> None:

@@ -14,18 +14,11 @@ from pathlib import Path
 from ddp_doctor.audit.log import kind_of
 from ddp_doctor.errors import InputError
 
-DTYPES = {
-    "Float": "float32",
-    "Double": "float64",
-    "Half": "float16",
-    "BFloat16": "bfloat16",
-    "Long": "int64",
-    "Int": "int32",
-    "Short": "int16",
-    "Byte": "uint8",
-    "Char": "int8",
-    "Bool": "bool",
-}
+DTYPES = dict(
+    pair.split("=")
+    for pair in "Float=float32 Double=float64 Half=float16 BFloat16=bfloat16 Long=int64 Int=int32 Short=int16 "
+    "Byte=uint8 Char=int8 Bool=bool".split()
+)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import time
 from ddp_doctor import words
 from ddp_doctor.history import user_frames
 from ddp_doctor.job import Job, Rank
-from ddp_doctor.verdict import Verdict
+from ddp_doctor.verdict import Verdict, innermost
 
 DEEPEST = 6  # own frames of a stack on the page
 
@@ -55,18 +55,16 @@ def as_json(job: Job, verdict: Verdict) -> dict:
 
 
 def _how_it_ended(job: Job) -> str:
-    if job.ended in ("well", "failed"):
-        return f"torchrun ended with exit code {job.exit_code} after {job.seconds:.0f} s."
-    if job.ended == "hang":
-        return f"Nothing moved for {job.quiet:.0f} s; the doctor ended the job after {job.seconds:.0f} s."
-    if job.ended == "time":
-        return f"The doctor's time limit came after {job.seconds:.0f} s, and it ended the job."
-    if job.ended == "interrupt":
-        return f"You interrupted after {job.seconds:.0f} s; the doctor looked, and ended the job."
-    if job.ended == "still":
-        text = "the doctor watches on (Ctrl-C ends the job; --end-after S would, after S such seconds)"
-        return f"Nothing has moved for {job.quiet:.0f} s, and {text}."
-    return "The job goes on: the doctor only looked."
+    after, quiet = f"after {job.seconds:.0f} s", f"for {job.quiet:.0f} s"
+    return {
+        "well": f"torchrun ended with exit code {job.exit_code} {after}.",
+        "failed": f"torchrun ended with exit code {job.exit_code} {after}.",
+        "hang": f"Nothing moved {quiet}; the doctor ended the job {after}.",
+        "time": f"The doctor's time limit came {after}, and it ended the job.",
+        "interrupt": f"You interrupted {after}; the doctor looked, and ended the job.",
+        "still": f"Nothing has moved {quiet}, and the doctor watches on (Ctrl-C ends the job; --end-after S would, "
+        "after S such seconds).",
+    }.get(job.ended, "The job goes on: the doctor only looked.")
 
 
 def _rank(rank: Rank, job: Job) -> list[str]:
@@ -144,13 +142,6 @@ def _last(rank: Rank) -> dict | None:
     last = rank.history.newest
     if last is None:
         return None
-    own = last.own
-    return {
-        "name": last.name,
-        "number": last.number,
-        "group": last.group,
-        "sizes": [list(sizes) for sizes in last.sizes],
-        "dtypes": list(last.dtypes),
-        "file": own[0].file if own else None,
-        "line": own[0].line if own else None,
-    }
+    frame = innermost(last.own)
+    facts = {name: getattr(last, name) for name in ("name", "number", "group", "sizes", "dtypes")}
+    return facts | {"file": frame and frame.file, "line": frame and frame.line}

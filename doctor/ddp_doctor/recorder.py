@@ -297,20 +297,12 @@ def _let_workers_leave_a_stack(module):
     module._set_worker_signal_handlers = set_worker_signal_handlers
 
 
-COLLECTIVES = {  # method of torch's ProcessGroup: name of the collective
-    "allreduce": "all_reduce",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "allgather": "all_gather",
-    "_allgather_base": "all_gather_base",
-    "gather": "gather",
-    "scatter": "scatter",
-    "reduce_scatter": "reduce_scatter",
-    "_reduce_scatter_base": "reduce_scatter_base",
-    "alltoall": "all_to_all",
-    "alltoall_base": "all_to_all_single",
-    "barrier": "barrier",
-}
+COLLECTIVES = dict(  # method of torch's ProcessGroup: name of the collective
+    pair.split("=")
+    for pair in "allreduce=all_reduce broadcast=broadcast reduce=reduce allgather=all_gather gather=gather "
+    "scatter=scatter _allgather_base=all_gather_base reduce_scatter=reduce_scatter barrier=barrier "
+    "_reduce_scatter_base=reduce_scatter_base alltoall=all_to_all alltoall_base=all_to_all_single".split()
+)
 
 
 def _note_calls(process_group):

@@ -1,5 +1,6 @@
 """Reads the files that the recorders left in the doctor's folder, as `Rank`s."""
 
+import contextlib
 import json
 import re
 from pathlib import Path
@@ -71,17 +72,13 @@ def events_in(path: Path) -> list[dict]:
 def _rank(path: Path, events: list[dict]) -> Rank:
     """One process from its events and its other files, which lie next to `path`, the file of its events."""
     rank = Rank(rank=events[0]["rank"], pid=events[0]["pid"])
-    try:
+    with contextlib.suppress(OSError, ValueError):  # it may have ended before the first status was written
         status = json.loads(path.with_suffix(".status").read_text())
         rank.stack = _frames(status["stack"])
         rank.progress = {group: tuple(numbers) for group, numbers in status["progress"].items()}
         rank.handled = _error(status["handled"], status["time"]) if status["handled"] else None
-    except (OSError, ValueError):
-        pass  # it ended before the first status was written
-    try:
+    with contextlib.suppress(OSError, InputError):
         rank.history = history.read(path.with_suffix(".history"))
-    except (OSError, InputError):
-        pass
     rank.recorded = True
     for call in sorted(_calls(path.with_suffix(".calls")), key=lambda call: call.time):
         rank.history = history.with_call(rank.history, call)

@@ -6,7 +6,7 @@ that are behind or absent where others only waited or lost contact.
 
 import re
 
-from ddp_doctor.explain.facts import Event, Explanation, Facts, alike, earliest
+from ddp_doctor.explain.facts import SIGNAL_NAMES, Event, Explanation, Facts, alike, earliest
 from ddp_doctor.explain.log_lines import shortened, who
 from ddp_doctor.explain.messages import BY_NAME, MESSAGES
 from ddp_doctor.explain.waiting import lost_contact, nccl_waits
@@ -98,7 +98,7 @@ def _killed(facts: Facts) -> Explanation | None:
         return None
     code, line = next(iter(killed.values()))
     ranks = tuple(sorted(rank for rank in killed if rank is not None))
-    name = {-9: "SIGKILL", -11: "SIGSEGV", -7: "SIGBUS", -4: "SIGILL", -8: "SIGFPE"}.get(code, "a signal")
+    name = SIGNAL_NAMES.get(code, "a signal")
     sentence = f"{who(ranks)} was killed by {name} (exit code {code})" if ranks else f"a process was killed by {name}"
     sentence = sentence.replace(" was ", " were ") if len(ranks) > 1 else sentence
     unknown = [] if ranks else ["which rank it was"]

@@ -2,7 +2,7 @@
 
 import re
 
-from ddp_doctor.explain.facts import EXCEPTION, Event, Facts, Wait
+from ddp_doctor.explain.facts import EXCEPTION, SIGNAL_NAMES, Event, Facts, Wait
 from ddp_doctor.explain.log_lines import Line, Log
 from ddp_doctor.explain.message import Message
 from ddp_doctor.explain.messages import BY_NAME, MESSAGES, recognise
@@ -40,17 +40,8 @@ SRUN_END = re.compile(
     r"task (\d+): (?:Exited with exit code (\d+)|(Killed|Segmentation fault|Bus error|Aborted|Out Of Memory))"
 )
 SPAWN_END = re.compile(r"process (\d+) terminated with (?:signal (SIG\w+)|exit code (\d+))")
-SIGNALS = {
-    "Killed": -9,
-    "Out Of Memory": -9,
-    "Segmentation fault": -11,
-    "Bus error": -7,
-    "Aborted": -6,
-    "SIGKILL": -9,
-    "SIGSEGV": -11,
-    "SIGBUS": -7,
-    "SIGABRT": -6,
-    "SIGTERM": -15,
+SIGNALS = {"Killed": -9, "Out Of Memory": -9, "Segmentation fault": -11, "Bus error": -7, "Aborted": -6} | {
+    name: code for code, name in SIGNAL_NAMES.items()
 }
 WORK = re.compile(r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+), NumelOut=\d+)?(?:, Timeout\(ms\)=(\d+)\))?")
 PROGRESS = re.compile(r"last enqueued (?:NCCL )?work: (-?\d+), last completed (?:NCCL )?work: (-?\d+)", re.I)

@@ -10,6 +10,7 @@ import re
 import signal
 from dataclasses import dataclass, field
 
+from ddp_doctor.explain.log_lines import shortened
 from ddp_doctor.explain.messages import SYMPTOMS
 
 HEADER = "Traceback (most recent call last):"
@@ -98,7 +99,7 @@ def blame(report, lines, errors, when, name="rank {}".format):
     text += _last_words(name(first), errors.get(first, []), lines[first])
     for rank in codes:
         if rank != first and rank in victims:
-            text += f"\n{name(rank)} lost contact: {shortened(errors_of[rank])}"
+            text += f"\n{name(rank)} lost contact: {shortened(errors_of[rank], 200)}"
         elif not culprits and rank in told_to_stop and rank not in failed:
             text += f"\n{name(rank)} was still running and was ended by torchrun"
     return Failure(first, codes[first], text)
@@ -186,9 +187,3 @@ def _last_words(name, errors, lines):
     if lines:
         return f"\n\nlast line of {name}: {lines[-1]}\n"
     return f"\n\n{name} printed nothing\n"
-
-
-def shortened(text, width=200):
-    """The first line, up to `width` characters."""
-    text = re.sub(r"\[/\S+\.cc:\d+\] ", "", text.strip().partition("\n")[0])  # where in gloo's source it was raised
-    return text if len(text) <= width else text[:width] + "..."
