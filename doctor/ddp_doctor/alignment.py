@@ -71,13 +71,13 @@ def _from_a_common_start(lists, whole):
 
 
 def key(collective: Collective, with_lines: bool = True):
-    """What two collectives have in common if they are the same one: name, sizes and types, and the source lines."""
-    return collective.name, _sizes_and_types(collective), collective.lines if with_lines else ()
+    """What two collectives have in common if they are the same one: name, sizes and types, and the source lines.
 
-
-def _sizes_and_types(collective: Collective):
-    """None where ranks may differ: only the root of a scatter or gather has tensors; all-to-all may send any sizes."""
-    return (collective.sizes, collective.dtypes) if collective.name in SAME_SIZE_EVERYWHERE else None
+    Without sizes and types where ranks may differ: only the root of a scatter or gather has tensors, and all-to-all may
+    send any sizes.
+    """
+    sizes_and_types = (collective.sizes, collective.dtypes) if collective.name in SAME_SIZE_EVERYWHERE else None
+    return collective.name, sizes_and_types, collective.lines if with_lines else ()
 
 
 def _first_difference(group, lists) -> Difference | None:

@@ -40,7 +40,9 @@ def look_at_job(pid: int, server: str | None = None) -> Job:
             ranks.look(rank, process)
     if server:
         debug_server.read(by_number, server)
-    return Job(by_number, _world_size(processes), "now")
+    sizes = [_environment(process).get("WORLD_SIZE", "") for process in processes.values()]
+    world_size = max([len(processes), *(int(size) for size in sizes if size.isdigit())])
+    return Job(by_number, world_size, "now")
 
 
 def _ranks_around(process: psutil.Process) -> dict[int, psutil.Process]:
@@ -84,9 +86,3 @@ def _environment(process: psutil.Process) -> dict[str, str]:
 
 def _store_address(environment: dict[str, str]) -> tuple[str | None, str | None]:
     return environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
-
-
-def _world_size(processes) -> int:
-    """The largest WORLD_SIZE of the ranks, or their number if that is larger."""
-    sizes = [_environment(process).get("WORLD_SIZE", "") for process in processes.values()]
-    return max([len(processes), *(int(size) for size in sizes if size.isdigit())])

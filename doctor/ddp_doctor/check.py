@@ -59,7 +59,7 @@ def check(script, arguments, nproc: int, seconds: float = 120.0, once: bool = Fa
     confirmed = [
         replace(finding, status="unknown", text=f"in one of two runs: {finding.text}")
         if (finding.status, second_status[finding.check], failed) == ("wrong", "ok", None)
-        and not _mended(finding.check, first, second)
+        and not (finding.check == "replicas" and loads(first, second))  # equal, as all ranks loaded a checkpoint
         else finding
         for finding in findings(first)
     ]
@@ -80,11 +80,6 @@ def _on_one_process(script, arguments, seconds: float, first: AuditedRun, copies
     finally:
         bring_back(moved)
     return single if single.whole else "on one process the script did not come to its end"
-
-
-def _mended(check: str, first: AuditedRun, second: AuditedRun) -> bool:
-    """Is it the check of replicas, which are equal in the second run because all ranks loaded a checkpoint?"""
-    return check == "replicas" and bool(loads(first, second))
 
 
 def _audited_run(
@@ -127,15 +122,12 @@ def _lines(finding: Finding) -> list[str]:
     lines = [f"{MARKS[finding.status]}  {finding.title}: {finding.text}"]
     if finding.status in ("wrong", "note"):
         if finding.frames:
-            lines.append(f"         {words.code_at(finding.frames[0])}{_called_from(finding.frames)}")
+            callers = [frame for frame in finding.frames[1:] if frame.function != finding.frames[0].function]
+            called_from = f" (called from {words.location(callers[0])})" if callers else ""
+            lines.append(f"         {words.code_at(finding.frames[0])}{called_from}")
         lines.append(f"         Known as: {CATALOGUE[finding.entry]}")
         lines.append(f"         What to do: {finding.cure}")
     return lines
-
-
-def _called_from(frames) -> str:
-    callers = [frame for frame in frames[1:] if frame.function != frames[0].function]
-    return f" (called from {words.location(callers[0])})" if callers else ""
 
 
 def as_json(checked: Checked) -> dict:

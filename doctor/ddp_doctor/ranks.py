@@ -1,19 +1,9 @@
 """Finds the processes that are a job's ranks, by their environment or their connections, and looks at them."""
 
-from typing import NamedTuple
-
 import psutil
 
 from ddp_doctor import movement, stacks
 from ddp_doctor.job import Rank
-
-
-class _Candidate(NamedTuple):
-    """A process with RANK and WORLD_SIZE in its environment. `variables`: (RANK, WORLD_SIZE, MASTER_PORT)."""
-
-    process: psutil.Process
-    parent_pid: int
-    variables: tuple[int, str, str | None]
 
 
 def by_environment(processes) -> dict[int, psutil.Process]:
@@ -23,24 +13,22 @@ def by_environment(processes) -> dict[int, psutil.Process]:
     If a single rank has started processes with other variables, those are the ranks, and it is not.
     If there are several ranks, processes that they have started are not ranks, whatever their variables.
     """
-    candidates = {}
+    candidates = {}  # pid -> (process, the parent's pid, (RANK, WORLD_SIZE, MASTER_PORT))
     for process in processes:
         try:
             environment = process.environ()
             if environment.get("RANK", "").isdigit() and environment.get("WORLD_SIZE", "").isdigit():
                 variables = int(environment["RANK"]), environment["WORLD_SIZE"], environment.get("MASTER_PORT")
-                candidates[process.pid] = _Candidate(process, process.ppid(), variables)
+                candidates[process.pid] = process, process.ppid(), variables
         except (psutil.Error, OSError):
             continue
     outer, inner = [], []
-    for candidate in candidates.values():
-        parent = candidates.get(candidate.parent_pid)
-        if parent is None:
-            outer.append(candidate)
-        elif parent.variables != candidate.variables:
-            inner.append(candidate)
-    ranks = inner if inner and len(outer) < 2 else outer
-    return {candidate.variables[0]: candidate.process for candidate in ranks}
+    for process, parent_pid, variables in candidates.values():
+        if parent_pid not in candidates:
+            outer.append((variables[0], process))
+        elif candidates[parent_pid][2] != variables:
+            inner.append((variables[0], process))
+    return dict(inner if inner and len(outer) < 2 else outer)
 
 
 def by_connections(processes) -> dict[int, psutil.Process]:

@@ -16,8 +16,8 @@ WRITING_PACKAGES = ("numpy", "safetensors", "pandas")  # beside torch; they writ
 def watch_files(log):
     """Adds an audit hook of Python, which sees open(), os.rename, os.mkdir and os.symlink, and replaces print."""
     log.snapshot = Snapshot(log)
-    recorders = {"open": _record_open, "os.rename": _record_rename, "os.mkdir": _record_mkdir}
-    recorders["os.symlink"] = _record_symlink
+    recorders = {"open": _record_open, "os.rename": _record_rename, "os.symlink": _record_symlink}
+    recorders["os.mkdir"] = lambda log, path, *_: log.snapshot.folders.add(os.path.realpath(os.fsdecode(path)))
 
     def hook(event, args):
         if event in recorders:
@@ -77,10 +77,6 @@ def _record_rename(log, *paths_and_folders):
         log.snapshot.record_rename(source, target)
         if frames:
             log.event("rename", source=source, target=target, frames=frames)
-
-
-def _record_mkdir(log, path, *_):
-    log.snapshot.folders.add(os.path.realpath(os.fsdecode(path)))
 
 
 def _record_symlink(log, _source, target, *_):

@@ -8,6 +8,7 @@ from ddp_doctor.audit.log import MAX_STEPS
 from ddp_doctor.audited import Audit, AuditedRun
 from ddp_doctor.checks.finding import Finding
 
+COMPARED = ("weights_before", "gradients", "weights_after", "rates")  # of the steps of two runs
 CURE = (
     "Save and load, besides the weights: optimizer, scheduler and scaler, the step (and the place in the data), and "
     "the generators of every rank."
@@ -111,7 +112,7 @@ def _differences(first: AuditedRun, second: AuditedRun, steps, resumed_steps, at
     wrong, notes = [], []
     for rank in steps:
         pairs = list(zip(steps[rank][at:], resumed_steps[rank], strict=False))
-        unequal = next((i for i, (expected, resumed) in enumerate(pairs) if not _equal(expected, resumed)), None)
+        unequal = next((i for i, (a, b) in enumerate(pairs) if any(a[name] != b[name] for name in COMPARED)), None)
         if unequal is None:
             continue
         expected, resumed = pairs[unequal]
@@ -134,10 +135,6 @@ def _differences(first: AuditedRun, second: AuditedRun, steps, resumed_steps, at
     if all_recorded and all(len(rank_steps) == len(steps[rank]) for rank, rank_steps in resumed_steps.items()):
         wrong.append(f"it makes all {len(steps[0])} updates once more: the step is not restored")
     return list(dict.fromkeys(wrong or notes)), "wrong" if wrong else "note"
-
-
-def _equal(left: dict, right: dict) -> bool:
-    return all(left[name] == right[name] for name in ("weights_before", "gradients", "weights_after", "rates"))
 
 
 def _rate(step: dict) -> str:

@@ -19,8 +19,10 @@ def page(explanation: Explanation, facts: Facts) -> str:
     """The text, of 10 to 20 lines, without a newline at its end."""
     message = explanation.message
     if message is None:
+        lines, logs = sum(len(log.lines) for log in facts.logs), len(facts.logs)
+        read = f"{lines} line{'s' * (lines != 1)} of {logs} log{'s' * (logs != 1)}"
         return (
-            f"{explanation.sentence[0].upper()}{explanation.sentence[1:]} ({_lines_read(facts)}).\n"
+            f"{explanation.sentence[0].upper()}{explanation.sentence[1:]} ({read}).\n"
             "A job that hangs prints nothing: python -m ddp_doctor attach PID looks at it while it hangs.\n"
             "If it failed, the text may be in another stream or file: torchrun --log-dir logs --tee 3 keeps all."
         )
@@ -79,8 +81,3 @@ def _next_commands(explanation: Explanation, facts: Facts) -> list[str]:
         commands = [command for command in commands if command != FR_SETTING]
     has_ranks = facts.ranks and all(event.rank is not None for event in facts.events)
     return commands if explanation.ranks or has_ranks else [*commands, LOG_WITH_RANKS]
-
-
-def _lines_read(facts: Facts) -> str:
-    count = sum(len(log.lines) for log in facts.logs)
-    return f"{count} line{'s' * (count != 1)} of {len(facts.logs)} log{'s' * (len(facts.logs) != 1)}"
