@@ -42,12 +42,9 @@ def differences(histories: Mapping[int, History], members: Mapping[str, tuple[in
     histories: by rank. members: group -> its ranks; for a group without them, the ranks that used it, or in the
     default group all.
     """
-    groups = sorted(
-        {group for history in histories.values() for group in history.collectives},
-        key=lambda group: (group != "0", group),
-    )
+    groups = {group for history in histories.values() for group in history.collectives}
     first_differences = []
-    for group in groups:
+    for group in sorted(groups, key=lambda group: (group != "0", group)):
         users = [rank for rank, history in histories.items() if group in history.collectives or group == "0"]
         ranks = [rank for rank in members.get(group, users) if rank in histories]
         lists = _from_a_common_start(
@@ -64,10 +61,7 @@ def _from_a_common_start(lists, whole):
     if whole or not all(lists.values()):
         return lists
     first = max(collectives[0].number for collectives in lists.values())
-    return {
-        rank: tuple(collective for collective in collectives if collective.number >= first)
-        for rank, collectives in lists.items()
-    }
+    return {rank: tuple(each for each in started if each.number >= first) for rank, started in lists.items()}
 
 
 def key(collective: Collective, with_lines: bool = True):
@@ -88,10 +82,8 @@ def _first_difference(group, lists) -> Difference | None:
     # A rank that died in its first second may have left no stacks.
     with_lines = all(collective.stack for collectives in lists.values() for collective in collectives)
     for position in range(max(map(len, lists.values()))):
-        keys = {
-            rank: key(collectives[position], with_lines) if position < len(collectives) else None
-            for rank, collectives in lists.items()
-        }
+        started = {rank: collectives[position : position + 1] for rank, collectives in lists.items()}
+        keys = {rank: key(*each, with_lines) if each else None for rank, each in started.items()}
         if len(set(keys.values())) == 1:
             continue
         counts = Counter(keys.values())

@@ -62,10 +62,8 @@ def _ranks_around(process: psutil.Process) -> dict[int, psutil.Process]:
     if len(launchers) > 1:
         raise InputError(f"Process {process.pid} has several jobs; attach to one of {', '.join(map(str, launchers))}.")
     if not processes and "RANK" in environment:  # started by hand
-        environments = ((each, _environment(each)) for each in psutil.process_iter())
-        processes = ranks.by_environment(
-            each for each, other in environments if _store_address(other) == _store_address(environment)
-        )
+        address, everything = _store_address(environment), psutil.process_iter()
+        processes = ranks.by_environment(each for each in everything if _store_address(_environment(each)) == address)
     if len(processes) > 1:
         return processes
     for root in (next(iter(processes.values()), process), process, process.parent()):

@@ -31,9 +31,8 @@ def execute(arguments: list[str] | None = None) -> int:
     try:
         options = _parser().parse_args(arguments)
         _refuse_unwritable(getattr(options, "json", None))
-        return {"run": _run, "attach": _attach, "check": _check, "meet": _meet, "explain": _explain}[options.command](
-            options
-        )
+        commands = {"run": _run, "attach": _attach, "check": _check, "meet": _meet, "explain": _explain}
+        return commands[options.command](options)
     except InputError as error:
         print(f"error: {in_one_line(error)}", file=sys.stderr)
         return 2

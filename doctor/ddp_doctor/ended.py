@@ -171,10 +171,9 @@ def _known_error(number: int, causes: dict[int, Rank], headline: str) -> tuple[s
     text, blamed = causes[number].error.text, (number,)
     if match := MODELS_TEXT.search(text):
         (low, low_size), (high, high_size) = sorted([(int(match[1]), match[2]), (int(match[3]), match[4])])
-        sizes = (
-            f"rank {low} has {low_size} parameters, rank {high} has {high_size}; DistributedDataParallel refuses them"
-        )
-        return "models", (high,), f"the ranks built different models: {sizes}"
+        sizes = f"rank {low} has {low_size} parameters, rank {high} has {high_size}"
+        sentence = f"the ranks built different models: {sizes}; DistributedDataParallel refuses them"
+        return "models", (high,), sentence
     if PARAMETER_SIZES_TEXT in text:
         return "models", blamed, f"the ranks built different models: {headline}"
     if re.search("EADDRINUSE|address already in use", text, re.I):

@@ -47,9 +47,7 @@ def look(endpoint: str) -> list[Observation]:
 def checklist(observations: list[Observation]) -> str:
     """One line for each observation."""
     marks = {"ok": "ok   ", "wrong": "WRONG", "note": "note "}
-    return "\n".join(
-        f"{marks[observation.status]}  {observation.what}: {observation.text}" for observation in observations
-    )
+    return "\n".join(f"{marks[each.status]}  {each.what}: {each.text}" for each in observations)
 
 
 def interfaces() -> dict[str, str]:

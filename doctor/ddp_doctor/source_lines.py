@@ -111,10 +111,9 @@ def _way_past(inside: list[ast.AST], frame) -> tuple[str, str] | None:
 def loops_around(file: str, line: int) -> list[tuple[int, int]]:
     """(first line, last line) of each loop around a line, the innermost first."""
     _, tree = _source(file)
-    loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While)] if tree else []
-    return sorted(
-        ((node.lineno, node.end_lineno) for node in loops if node.lineno < line <= node.end_lineno), reverse=True
-    )
+    loops = (node for node in (ast.walk(tree) if tree else ()) if isinstance(node, ast.For | ast.While))
+    ranges = ((loop.lineno, loop.end_lineno) for loop in loops)
+    return sorted(((begin, end) for begin, end in ranges if begin < line <= end), reverse=True)
 
 
 def _conditions_around(tree: ast.AST, line: int):

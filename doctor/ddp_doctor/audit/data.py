@@ -33,12 +33,11 @@ class _Loaders:
     def record_epoch(self, iterator, loader):
         number = self.numbers.setdefault(loader, len(self.numbers))
         epoch = self.epochs[number] = self.epochs.get(number, -1) + 1
-        iterator._ddp_doctor_epoch = (number, epoch)
+        iterator._ddp_doctor_epoch = {"loader": number, "epoch": epoch}
         sampler = _innermost(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
         self.log.event(
             "epoch",
-            loader=number,
-            epoch=epoch,
+            **iterator._ddp_doctor_epoch,
             frames=where(),
             batch_size=loader.batch_size,
             distributed=isinstance(sampler, torch.utils.data.DistributedSampler),
@@ -53,11 +52,10 @@ class _Loaders:
             self.record_epoch(args[0], args[1])
 
     def record_indices(self, iterator, indices):
-        number, epoch = iterator._ddp_doctor_epoch
         indices = indices if isinstance(indices, list | tuple) else [indices]
         self.index_count += len(indices)
         if self.index_count <= MAX_INDICES and all(isinstance(index, int) for index in indices):
-            self.log.event("indices", limit=MAX_INDICES, loader=number, epoch=epoch, indices=list(indices))
+            self.log.event("indices", limit=MAX_INDICES, **iterator._ddp_doctor_epoch, indices=list(indices))
 
     def watched_next(self, function):
         @functools.wraps(function)
@@ -73,21 +71,13 @@ class _Loaders:
         return watched
 
     def record_exhausted(self, iterator):
-        number, epoch = iterator._ddp_doctor_epoch
-        self.log.event("exhausted", loader=number, epoch=epoch)
+        self.log.event("exhausted", **iterator._ddp_doctor_epoch)
 
     def record_batch(self, iterator, batch):
-        number, epoch = iterator._ddp_doctor_epoch
         parts = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else [batch]
         samples, distinctive = sample_checksums(part for part in parts if isinstance(part, torch.Tensor))
-        self.log.event(
-            "batch",
-            loader=number,
-            epoch=epoch,
-            gradients=torch.is_grad_enabled(),
-            samples=samples,
-            distinctive=distinctive,
-        )
+        facts = {"gradients": torch.is_grad_enabled(), "samples": samples, "distinctive": distinctive}
+        self.log.event("batch", **iterator._ddp_doctor_epoch, **facts)
 
 
 def _innermost(sampler):

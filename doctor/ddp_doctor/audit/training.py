@@ -25,9 +25,8 @@ def watch_training(log):
 
     training = _Training(log)
     log.is_gradient, log.replicas = training.is_gradient, training.replicas
-    optimizer.Optimizer.add_param_group = log.watched(
-        optimizer.Optimizer.add_param_group, training.before_add_param_group
-    )
+    base = optimizer.Optimizer
+    base.add_param_group = log.watched(base.add_param_group, training.before_add_param_group)
     optimizer.register_optimizer_step_pre_hook(lambda *args: log.quietly(training.before_step, *args))
     optimizer.register_optimizer_step_post_hook(lambda *args: log.quietly(training.after_step, *args))
     clip_grad = torch.nn.utils.clip_grad
@@ -35,7 +34,7 @@ def watch_training(log):
         if function := getattr(clip_grad, name, None):
             setattr(clip_grad, name, training.watched_clip(function))
             setattr(torch.nn.utils, name, getattr(clip_grad, name))
-    for owner in (optimizer.Optimizer, torch.nn.Module):
+    for owner in (base, torch.nn.Module):
         owner.zero_grad = log.watched(owner.zero_grad, training.before_zero_grad)
     torch.autograd.backward = training.watched_backward(torch.autograd.backward)
     ddp = torch.nn.parallel.DistributedDataParallel
@@ -150,9 +149,8 @@ class _Training:
             return
         if steps_before < 5 or steps_before % 8 == 0:
             self.log.event("variables", steps=steps_before, sums=checksums(self.replicas()))
-        self.pending[number] = self.step_event(
-            optimizer, number, parameters, rates, has_closure=bool(args[1:] or kwargs)
-        )
+        has_closure = bool(args[1:] or kwargs)
+        self.pending[number] = self.step_event(optimizer, number, parameters, rates, has_closure)
         for parameter in parameters:
             self.clip_values.pop(parameter, None)
             self.local_values.pop(parameter, None)
@@ -295,9 +293,7 @@ class _Training:
                 event["weights"] = self.weights_of(module)
             input_checksums = [checksum(tensor) for tensor in tensors]
             event["inputs"] = _combined(input_checksums) if input_checksums else None
-            event["constant"] = all(
-                bool((tensor == tensor.reshape(-1)[:1]).all()) for tensor in tensors if tensor.numel()
-            )
+            event["constant"] = all(bool((each == each.reshape(-1)[:1]).all()) for each in tensors if each.numel())
         if not is_ddp and module.training and torch.is_grad_enabled():
             persistent = module.state_dict()
             event["buffers"] = {

@@ -32,10 +32,9 @@ def tensors_in(value, name="", depth=MAX_DEPTH):
 
 
 def _is_own(value):
-    file = getattr(sys.modules.get(type(value).__module__), "__file__", None)
-    return hasattr(value, "__dict__") and (
-        type(value).__module__ == "__main__" or bool(file) and kind_of(file) == "own"
-    )
+    module = type(value).__module__
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return hasattr(value, "__dict__") and (module == "__main__" or bool(file) and kind_of(file) == "own")
 
 
 def variables(skip):

@@ -179,10 +179,8 @@ def _loss_scale(run: AuditedRun, optimizers, backward) -> float | None:
 
 
 def _wrong_scale(run: AuditedRun, backward, what: str, how: str, cure: str) -> Finding:
-    text = (
-        f"gradients are {what}, of losses that are each the mean of the rank's own batch: updates are {run.world} "
-        f"times too {how}"
-    )
+    text = f"gradients are {what}, of losses that are each the mean of the rank's own batch: "
+    text += f"updates are {run.world} times too {how}"
     return _wrong(text, (run.gradient_collectives or [backward])[0]["frames"], "S23", cure)
 
 

@@ -40,9 +40,8 @@ def scale(run: AuditedRun) -> Finding:
     factor, single_factor = _gradient_scale(run), _gradient_scale(run.single)
     gradient = factor and single_factor and factor / single_factor
     if rate and growth and rate > 1.05 * max(growth, 1) and not (gradient and gradient < 0.95):
-        text = (
-            f"the learning rate grows {rate:.3g}-fold from 1 process to {run.world}, the global batch {growth:.3g}-fold"
-        )
+        text = f"the learning rate grows {rate:.3g}-fold from 1 process to {run.world}"
+        text += f", the global batch {growth:.3g}-fold"
         cure = "Scale the rate once at most, and by no more than the global batch has grown."
         return Finding("scale", "wrong", text, run.first("optimizer")["frames"], "S23", cure)
     if gradient is None or not rate:
@@ -88,10 +87,8 @@ def _gradient_scale(run: AuditedRun) -> float | None:
 
     It is the median of used_gradients times the mean, over ranks and steps, of what a rank multiplies its mean loss by.
     """
-    by_parameter = [
-        used for optimizer, rows in steps_by_optimizer(run) for used in used_gradients(optimizer, rows).values()
-    ]
-    factors = [factor for used in by_parameter for factor in used if factor != "local"]
+    by_optimizer = [used_gradients(optimizer, rows).values() for optimizer, rows in steps_by_optimizer(run)]
+    factors = [factor for each in by_optimizer for used in each for factor in used if factor != "local"]
     if not factors or max(factors) > 1.05 * min(factors):
         return None
     weights = []

@@ -72,9 +72,8 @@ def _first_cause(facts: Facts) -> Explanation | None:
     explanation = Explanation(first.message, blamed, sentence, first.line, first.frame, first.text, cannot_know=unknown)
     for event in others:
         if event.rank is not None:
-            explanation.roles.setdefault(
-                event.rank, f"an error of its own: {shortened(event.text, 90)} ({event.line.where})"
-            )
+            text = f"an error of its own: {shortened(event.text, 90)} ({event.line.where})"
+            explanation.roles.setdefault(event.rank, text)
     return explanation
 
 
