@@ -4,8 +4,7 @@ import re
 from dataclasses import dataclass, field
 
 from ddp_doctor.explain.log_lines import Line, Log
-from ddp_doctor.explain.message import Message
-from ddp_doctor.explain.messages import BY_NAME
+from ddp_doctor.explain.messages import BY_NAME, Message
 
 LIBRARY = re.compile(r"(?:site|dist)-packages|[/\\]lib(?:64)?[/\\]python3|[/\\]torch[/\\]|^<|\\Lib\\|[/\\]bin[/\\]")
 EXCEPTION = BY_NAME["exception"]

@@ -4,8 +4,7 @@ import re
 
 from ddp_doctor.explain.facts import EXCEPTION, SIGNAL_NAMES, Event, Facts, Wait
 from ddp_doctor.explain.log_lines import Line, Log
-from ddp_doctor.explain.message import Message
-from ddp_doctor.explain.messages import BY_NAME, MESSAGES, recognise
+from ddp_doctor.explain.messages import BY_NAME, MESSAGES, Message, recognise
 
 HEADER = "Traceback (most recent call last):"
 # Tracebacks as IPython formats them, and rich, in a box
