@@ -15,7 +15,6 @@ class Audit:
     events: list[dict] = field(default_factory=list)
 
     def of(self, *kinds: str) -> list[dict]:
-        """The events of these kinds."""
         return [event for event in self.events if event["event"] in kinds]
 
     def between(self, begin: float, end: float, *kinds: str) -> list[dict]:

@@ -131,7 +131,6 @@ def _lines(finding: Finding) -> list[str]:
 
 
 def as_json(checked: Checked) -> dict:
-    """The checklist's facts for a program."""
     return {
         "wrong": checked.wrong,
         "findings": [

@@ -122,13 +122,11 @@ def _changed_on_one_rank(job: Job) -> Verdict | None:
 
 
 def _failed_earlier(rank: Rank, other: Rank) -> bool:
-    """Is the error of `rank` known to be earlier than that of `other`?"""
     times = [each.error and each.error.when for each in (rank, other)]
     return all(times) and times[0] < times[1]
 
 
 def _by_signal(job: Job, number: int) -> Verdict:
-    """The verdict on a rank that a signal has killed."""
     rank = job.ranks[number]
     name = signal.Signals(-rank.exit_code).name
     lost = only_lost_contact(job, number)
@@ -281,7 +279,6 @@ def _left(job: Job) -> Verdict | None:
 
 
 def _aborted(job: Job, number: int) -> Verdict:
-    """The verdict on a rank that ended by SIGABRT without a known error."""
     rank = job.ranks[number]
     if "terminate called without an active exception" in "\n".join(rank.last_lines):
         sentence = f"the work was done, and rank {number} aborted while Python ended: a thread of gloo was still alive"

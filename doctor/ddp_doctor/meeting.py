@@ -45,7 +45,6 @@ def look(endpoint: str) -> list[Observation]:
 
 
 def checklist(observations: list[Observation]) -> str:
-    """One line for each observation."""
     marks = {"ok": "ok   ", "wrong": "WRONG", "note": "note "}
     return "\n".join(f"{marks[each.status]}  {each.what}: {each.text}" for each in observations)
 
@@ -70,7 +69,6 @@ def _resolved(host: str) -> str | None:
 
 
 def _is_here(address: str) -> bool:
-    """Is it an address of this machine, IPv4 or IPv6?"""
     return any(entry.address == address for entries in psutil.net_if_addrs().values() for entry in entries)
 
 

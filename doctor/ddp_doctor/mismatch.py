@@ -26,7 +26,6 @@ def collective_mismatch(job: Job) -> Verdict | None:
 
 
 def _under_join(history: History) -> bool:
-    """Was one of the collectives started by Join?"""
     collectives = (collective for started in history.collectives.values() for collective in started)
     return any(frame.file.endswith("/algorithms/join.py") for each in collectives for frame in each.stack)
 

@@ -76,7 +76,6 @@ class Activity:
         self.used: deque = deque()  # (time, {rank: Usage}): the last `seconds`, and the newest before them
 
     def note(self, processes: dict[int, psutil.Process]) -> None:
-        """Notes what each rank has used until now."""
         now, connections = time.monotonic(), bytes_by_connection(store_ports(processes.values()))
         self.used.append((now, {rank: usage(process, connections) for rank, process in processes.items()}))
         while len(self.used) > 1 and self.used[1][0] <= now - self.seconds:

@@ -332,7 +332,6 @@ def _note_calls(process_group):
 
 
 def _tensors(arguments):
-    """Yields the tensors in nested lists and tuples."""
     for argument in arguments:
         if isinstance(argument, (list, tuple)):
             yield from _tensors(argument)

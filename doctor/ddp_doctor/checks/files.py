@@ -28,7 +28,6 @@ def writers(run: AuditedRun) -> Finding:
 
 
 def _saves(run: AuditedRun) -> list[tuple[int, dict]]:
-    """[(rank, event)] of each torch.save."""
     return [(rank, event) for rank, events in run.of("save").items() for event in events]
 
 

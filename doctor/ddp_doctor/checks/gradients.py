@@ -135,7 +135,6 @@ def _clip_of_local_gradient(run: AuditedRun, rows):
 
 
 def _not_sent(run: AuditedRun, step, which: str, indices, backward) -> Finding:
-    """Says why the gradients of the parameters with these indices were not sent."""
     text = f"{which} sent between the ranks: each updates with its own"
     frames = (backward or step)["frames"]
     audit, sent, ddp = next(iter(run.audits.values())), run.gradient_collectives, run.first("ddp")

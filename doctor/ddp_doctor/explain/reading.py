@@ -71,8 +71,6 @@ def read(logs: list[Log]) -> Facts:
 
 
 class _Reader:
-    """Reads one log into the facts."""
-
     def __init__(self, log: Log, facts: Facts):
         self.log, self.facts = log, facts
         self.entry: int | None = None  # the rank whose entry of torchrun's report is being read

@@ -56,7 +56,6 @@ def _explain_difference(explanation: Explanation, waits: dict[int, Wait]) -> boo
 
 
 def _lowest(counts: dict[int, int]) -> tuple[int, ...]:
-    """The ranks with the lowest count."""
     return tuple(sorted(rank for rank in counts if counts[rank] == min(counts.values())))
 
 

@@ -131,7 +131,6 @@ def launcher_text(exit_code, launcher_lines):
 
 
 def _ending(code):
-    """Words for the exit code of a process."""
     if code >= 0:
         return f"failed with exit code {code}"
     if -code == signal.SIGABRT:

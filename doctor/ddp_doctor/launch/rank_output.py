@@ -62,7 +62,6 @@ class RankOutput:
                 self._take(rank, is_stderr, line)
 
     def files(self):
-        """The paths of the ranks' output files."""
         return self.folder.glob("ranks/*/attempt_*/*/std*.log")
 
     def attempt_rank_stream(self, path):
