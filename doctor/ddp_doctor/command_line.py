@@ -154,8 +154,7 @@ def _refuse_unwritable(path: Path | None) -> None:
         return
     existed = path.exists()
     try:
-        with path.open("a"):
-            pass
+        path.open("a").close()
         if not existed:
             os.unlink(path)
     except OSError as error:

@@ -76,7 +76,7 @@ def _record_rename(log, *paths_and_folders):
             return
         log.snapshot.record_rename(source, target)
         if frames:
-            log.event("rename", source=source, target=target, frames=frames)
+            log.event("rename", source=source, path=target, frames=frames)
 
 
 def _record_symlink(log, _source, target, *_):

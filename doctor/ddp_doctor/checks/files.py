@@ -17,8 +17,7 @@ def writers(run: AuditedRun) -> Finding:
     writers: dict[str, dict[int, dict]] = {}
     for rank, events in run.of("open", "save", "rename").items():
         for event in events:
-            path = event["target"] if event["event"] == "rename" else event["path"]
-            writers.setdefault(path, {}).setdefault(rank, event)
+            writers.setdefault(event["path"], {}).setdefault(rank, event)
     for path, ranks in writers.items():
         if len(ranks) > 1:
             text = f"{len(ranks)} ranks write {_name(path)}"

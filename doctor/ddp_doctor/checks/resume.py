@@ -45,8 +45,7 @@ def _steps(run: AuditedRun) -> dict[int, list[dict]]:
 
 def loads(first: AuditedRun, second: AuditedRun) -> list[dict]:
     """The load events of the second run before its first step, of files that the first run saved."""
-    files = [event for events in first.of("save", "rename").values() for event in events]
-    saved = {event["target"] if event["event"] == "rename" else event["path"] for event in files}
+    saved = {event["path"] for events in first.of("save", "rename").values() for event in events}
     loads = []
     for audit in second.audits.values():
         end = next((step["at"] for step in audit.of("step")), float("inf"))

@@ -18,20 +18,10 @@ LAUNCHER_ERRORS = re.compile(
     r"\S*(?:ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|SystemExit)\b"
 )
 MARKS = (  # besides the messages' texts: a line that has none of all these is not looked at
-    "Traceback (most recent call last)",
-    "exitcode",
-    "Exited with exit code",
-    "WorkNCCL(",
-    "last enqueued",
-    "closing signal",
-    "forcefully exiting",
-    "Root Cause (",
-    "rank      :",
-    "terminated with",
-    "Killed",
-    "Segmentation fault",
-    "exits with return code",
-)
+    "Traceback (most recent call last) | exitcode | Exited with exit code | WorkNCCL( | last enqueued | "
+    "closing signal | forcefully exiting | Root Cause ( | rank      : | terminated with | Killed | "
+    "Segmentation fault | exits with return code"
+).split(" | ")
 CONNECTION_ERRORS = ("ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError")
 EXIT_CODE = re.compile(r"exitcode *: *(-?\d+)\)?(?: local_rank: (\d+))? \(pid: (\d+)\)")
 RANK_ENTRY = re.compile(r"rank +: (\d+) \(local_rank: (\d+)\)")

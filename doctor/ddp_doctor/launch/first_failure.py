@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from ddp_doctor.explain.log_lines import shortened
 from ddp_doctor.explain.messages import SYMPTOMS
+from ddp_doctor.explain.reading import HEADER
 
-HEADER = "Traceback (most recent call last):"
 CHAINS = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
