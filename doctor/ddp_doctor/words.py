@@ -11,9 +11,7 @@ from ddp_doctor.history import DTYPES, Collective, Frame
 def ranks(which) -> str:
     """rank 1; ranks 1 and 2; ranks 0, 1 and 2."""
     names = [str(number) for number in sorted(which)]
-    if len(names) == 1:
-        return f"rank {names[0]}"
-    return f"ranks {', '.join(names[:-1])} and {names[-1]}"
+    return f"ranks {', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else f"rank {names[0]}"
 
 
 def verb(which, singular: str, plural: str) -> str:
