@@ -296,11 +296,12 @@ def test_a_restart_after_a_resume_from_elsewhere_goes_on_with_its_own(world, mon
     assert open_run(world, "run", str(elsewhere), "minigpt")[1].name == "step_000007"
 
 
-def test_what_a_kill_left_of_the_first_file_does_not_make_a_folder_foreign(tmp_path):
+def test_files_that_a_kill_left_do_not_make_a_folder_foreign(tmp_path):
     with pytest.raises(KeyboardInterrupt), replacing(tmp_path / "config.json"):
         (half_written,) = (path.name for path in tmp_path.iterdir())
         raise KeyboardInterrupt
-    (tmp_path / half_written).touch()
+    for name in (half_written, ".write_test.7"):
+        (tmp_path / name).touch()
     assert run_files.contents_of(tmp_path) == run_files.RunContents()
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(InputError, match=r"holds thesis\.tex"):
