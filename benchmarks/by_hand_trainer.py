@@ -7,6 +7,7 @@ import time
 
 import torch
 import torch.distributed as dist
+from measure import divide, in_turns
 from torch.nn.parallel import DistributedDataParallel
 from workload import WORKLOAD, optimizer
 
@@ -20,7 +21,7 @@ WRAPPERS = {"by hand": BucketedDataParallel, "DDP": DistributedDataParallel}
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--pairs", type=int, default=6, help="steps of each, the first two left out")
-    parser.add_argument("--accumulation-steps", type=int, default=WORKLOAD.accumulation_steps, help="1: talk each time")
+    parser.add_argument("--accumulation-steps", type=int, default=WORKLOAD.accumulation_steps, help="1: send each time")
     args = parser.parse_args()
     world = process_group.start()
     trainers = {}
@@ -48,21 +49,12 @@ def main() -> None:
         adamw.zero_grad()
         return time.perf_counter() - start
 
-    pairs = []
-    for update in range(args.pairs):
-        order = list(WRAPPERS)[:: 1 if update % 2 == 0 else -1]
-        seconds = {name: step_seconds(name, update) for name in order}
-        pairs.append((seconds["by hand"], seconds["DDP"]))
+    seconds: dict[str, list[float]] = {name: [] for name in WRAPPERS}
+    for name in in_turns(seconds, args.pairs):
+        seconds[name].append(step_seconds(name, len(seconds[name])))
     weights = [torch.cat([p.detach().flatten() for p in replica.parameters()]) for replica, _ in trainers.values()]
-    print(
-        json.dumps(
-            {
-                "pairs": pairs[2:],
-                "ratios": [ours / theirs for ours, theirs in pairs[2:]],
-                "gap": (weights[0] - weights[1]).abs().max().item(),
-            }
-        )
-    )
+    ratios = divide(seconds["by hand"][2:], seconds["DDP"][2:])
+    print(json.dumps({"ratios": ratios, "gap": (weights[0] - weights[1]).abs().max().item()}))
 
 
 if __name__ == "__main__":

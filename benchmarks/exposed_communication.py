@@ -1,10 +1,10 @@
 """How much of a step is spent waiting for the network: steps with and without the all-reduce, in turns."""
 
 import json
-import statistics
 import time
 
 import torch
+from measure import in_turns
 from torch.nn.parallel import DistributedDataParallel
 from workload import WORKLOAD, optimizer
 
@@ -21,11 +21,11 @@ def main() -> None:
     replica = DistributedDataParallel(model, gradient_as_bucket_view=True)
     adamw = optimizer(model, fused=True)
 
-    def step_seconds(update: int, talks: bool) -> float:
+    def step_seconds(step: int, sends: bool) -> float:
         torch.distributed.barrier()
         start = time.perf_counter()
-        for micro_step, (inputs, targets) in enumerate(WORKLOAD.batches(update, world.rank, world.size)):
-            replica.require_backward_grad_sync = talks and micro_step == WORKLOAD.accumulation_steps - 1
+        for micro_step, (inputs, targets) in enumerate(WORKLOAD.batches(step, world.rank, world.size)):
+            replica.require_backward_grad_sync = sends and micro_step == WORKLOAD.accumulation_steps - 1
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 loss = replica(inputs, targets)
             loss.backward()
@@ -35,9 +35,10 @@ def main() -> None:
         return time.perf_counter() - start
 
     step_seconds(0, True)
-    pairs = [(step_seconds(1, True), step_seconds(1, False)) for _ in range(PAIRS)]
-    shares = [(talking - silent) / talking for talking, silent in pairs]
-    print(json.dumps({"share": statistics.median(shares), "shares": shares}))
+    seconds: dict[bool, list[float]] = {True: [], False: []}
+    for sends in in_turns(seconds, PAIRS):
+        seconds[sends].append(step_seconds(1, sends))
+    print(json.dumps({"shares": [1 - silent / sending for sending, silent in zip(*seconds.values(), strict=True)]}))
 
 
 if __name__ == "__main__":

@@ -37,8 +37,7 @@ class Table:
 
 
 def in_turns(sides: Iterable[T], rounds: int) -> Iterator[T]:
-    """Each side once a round, every round beginning with another one: nobody always finds the warmer machine, and
-    nobody comes right after itself."""
+    """Each side once per round; each round begins with another side, so that none always finds the warmer machine."""
     sides = list(sides)
     for number in range(rounds):
         first = number % len(sides)

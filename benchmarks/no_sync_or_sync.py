@@ -11,6 +11,7 @@ import statistics
 import time
 
 import torch
+from measure import divide, in_turns
 from torch.nn.parallel import DistributedDataParallel
 from workload import WORKLOAD, optimizer
 
@@ -43,11 +44,10 @@ def main() -> None:
         return time.perf_counter() - start
 
     update_seconds(0, silent=False), update_seconds(1, silent=True)  # buckets are rebuilt, memory is allocated
-    seconds: dict[bool, list[float]] = {True: [], False: []}
-    for pair in range(PAIRS):
-        for silent in (True, False) if pair % 2 else (False, True):  # whoever goes second finds warmer caches
-            seconds[silent].append(update_seconds(2 + pair, silent))
-    ratios = [every / once for every, once in zip(seconds[False], seconds[True], strict=True)]
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    for silent in in_turns(seconds, PAIRS):
+        seconds[silent].append(update_seconds(2 + len(seconds[silent]), silent))
+    ratios = divide(seconds[False], seconds[True])
     medians = {"no_sync": statistics.median(seconds[True]), "every_micro_batch": statistics.median(seconds[False])}
     print(json.dumps(medians | {"ratios": ratios, "ratio": statistics.median(ratios)}), flush=True)
 
