@@ -1,8 +1,5 @@
 """The plan: bytes and messages against what is measured small and published large, refusals, one-sentence errors."""
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -428,18 +425,6 @@ def test_bad_input_is_one_sentence(wrong, sentence, capsys):
     assert main(merged(*ASKED, *wrong)) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and sentence in error and error.count("\n") == 1
-
-
-@pytest.mark.parametrize("program", [["ddp_course.plan", *ASKED], ["ddp_course.predict", *ASKED[2:4], *ASKED[6:]]])
-def test_a_reader_that_has_left_is_no_traceback(program):
-    """As with `| head`, when it ends before the plan is ready."""
-    read, write = os.pipe()
-    os.close(read)
-    try:
-        done = subprocess.run([sys.executable, "-m", *program], stdout=write, stderr=subprocess.PIPE, text=True)
-    finally:
-        os.close(write)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_without_the_four_flags_it_says_which(capsys):
