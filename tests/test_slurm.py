@@ -1,11 +1,11 @@
-"""A real Slurm on machines made of namespaces: its queue, its signals, and a batch script that goes on where it was."""
+"""A real Slurm on machines made of namespaces: its queue, its signals, and a batch script that resumes."""
 
 import os
 import signal
 import subprocess
-import time
 
 import pytest
+from disturbance import wait_until
 
 from ddp_course.authoring.answers import text_of
 from ddp_course.base.errors import InputError
@@ -138,29 +138,28 @@ def script_of(answer):
 # A Slurm with cgroups, played: of a task only its first process gets a signal; scancel takes longer than a save; a
 # requeue ends the batch shell.
 PLAYED = {
-    "scontrol": 'if [ "$1" = requeue ]; then echo "requeued $2" >>said; kill -KILL $PPID; else echo node1; fi',
+    "scontrol": 'if [ "$1" = requeue ]; then echo "requeued $2" >>log; kill -KILL $PPID; else echo node1; fi',
     "srun": 'while [ "${1#--}" != "$1" ]; do shift; done; bash -c \'echo $$ >task; exec "$@"\' task "$@" & wait $!',
-    "scancel": 'echo "scancel $*" >>said; kill -TERM "$(cat task)"; sleep 2',
-    "torchrun": """trap 'echo "torchrun is asked" >>said; exit 1' TERM
-        echo "torchrun $*, $OMP_NUM_THREADS threads" >>said; while :; do sleep 0.1; done""",
+    "scancel": 'echo "scancel $*" >>log; kill -TERM "$(cat task)"; sleep 2',
+    "torchrun": """trap 'echo "torchrun is asked" >>log; exit 1' TERM
+        echo "torchrun $*, $OMP_NUM_THREADS threads" >>log; while :; do sleep 0.1; done""",
 }
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "CANCELLED"])
 def test_the_template_where_slurm_signals_the_first_process_of_a_task_alone(state, tmp_path):
-    """It saves, and goes back into the queue unless somebody has taken it out."""
+    """It saves and is requeued, unless it was cancelled."""
     for name, text in (PLAYED | {"squeue": f"echo {state}"}).items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
         (tmp_path / name).chmod(0o755)
-    slurm = {"JOB_ID": 20007, "JOB_NAME": "mine", "JOB_NODELIST": "node1", "NNODES": 1, "CPUS_PER_TASK": 16}
-    slurm |= {"GPUS_ON_NODE": 4}
+    slurm = {"JOB_ID": 20007, "JOB_NAME": "job", "JOB_NODELIST": "node1", "NNODES": 1, "CPUS_PER_TASK": 16}
+    slurm["GPUS_ON_NODE"] = 4
     env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURMD_NODENAME": "node1"}
     env |= {f"SLURM_{name}": str(value) for name, value in slurm.items()}
-    log = tmp_path / "said"
+    log = tmp_path / "log"
     batch = subprocess.Popen(["bash", os.path.abspath(TEMPLATE), "--steps", "9"], cwd=tmp_path, env=env)
     try:
-        while not log.exists():
-            time.sleep(0.05)
+        assert wait_until(log.exists)
         batch.terminate()
         assert batch.wait(600) == (-signal.SIGKILL if state == "RUNNING" else 75)
     finally:
@@ -169,7 +168,7 @@ def test_the_template_where_slurm_signals_the_first_process_of_a_task_alone(stat
     requeued = ["requeued 20007"] if state == "RUNNING" else []
     assert then == ["scancel --signal=TERM 20007.0", "torchrun is asked", *requeued]
     assert "--nproc-per-node=4 " in started and "--rdzv-endpoint=node1:10007 " in started
-    assert started.endswith("--run-dir runs/mine-20007 --resume auto --steps 9, 4 threads")
+    assert started.endswith("--run-dir runs/job-20007 --resume auto --steps 9, 4 threads")
 
 
 def test_without_slurm_one_sentence_says_what_to_install(monkeypatch):
