@@ -95,8 +95,8 @@ def test_machines_know_themselves_and_each_other_by_name(cluster):
 @here
 def test_a_command_on_a_machine_finds_this_pythons_torchrun_without_an_activated_environment(cluster, monkeypatch):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    results = cluster.run("node1", "command -v torchrun").stdout.strip()
-    assert results == os.path.join(os.path.dirname(sys.executable), "torchrun")
+    torchrun = os.path.join(os.path.dirname(sys.executable), "torchrun")
+    assert cluster.run("node1", "command -v torchrun").stdout == f"{torchrun}\n"
 
 
 @here
@@ -153,7 +153,7 @@ def test_nothing_is_left_when_its_process_is_killed():
     mounts, links = open("/proc/self/mounts").read(), os.listdir("/sys/class/net")
     holder = subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "up\n"
-    wait_until(lambda: sum(process.name() == "sleep" for process in processes_of_this_test()) >= 2)
+    assert wait_until(lambda: sum(process.name() == "sleep" for process in processes_of_this_test()) >= 2)
     networks = {os.readlink(f"/proc/{process.pid}/ns/net") for process in processes_of_this_test()}
     assert len(networks) == 4  # ours, the switch's, and one for each machine
     holder.send_signal(signal.SIGKILL)
@@ -203,8 +203,8 @@ def test_where_it_cannot_run_one_sentence_says_why_and_what_to_do(monkeypatch):
     assert "the command tc" in unavailable.__wrapped__() and "apt-get install iproute2" in unavailable.__wrapped__()
 
 
-def test_what_became_of_ranks_whose_torchrun_was_told_to_end():
-    """It reports nothing: a traceback is a failure, waiting at torchrun's last barrier a good end, the rest told."""
+def test_how_ranks_of_a_stopped_torchrun_ended_is_inferred():
+    """It reports nothing: a traceback is a failure, waiting at its last barrier a good end; others were stopped."""
     report = job.infer_report(["Received 15 death signal, shutting down workers"], [2, 3], {3: 0.1})
     assert (
         report.codes == {2: -15, 3: 1} and report.failed == {3} and report.told_to_stop == {2} and not report.left_early
@@ -213,7 +213,7 @@ def test_what_became_of_ranks_whose_torchrun_was_told_to_end():
     assert waited.codes == {2: 0} and waited.left_early == [2]
 
 
-def test_a_speed_that_is_none_is_refused():
+def test_an_unreadable_speed_and_no_machine_are_refused():
     assert limit(None) == [] and limit("1gbit")[2] == "1000000000bit"
     for wrong in ("fast", "100", "0mbit", "100mb"):
         with pytest.raises(InputError, match="speed of a cable"):
