@@ -1,22 +1,25 @@
 """The equivalence ladder: N processes are one process on the global batch, rung by rung.
 
 Why equality is not bit-equality: N ranks add the same gradients in another order. One reordered sum of n terms
-moves by about n times the unit roundoff (1e-16 in float64, 6e-8 in float32); a few updates amplify that. The
+moves by about n times the unit roundoff (1e-16 in float64, 6e-8 in float32); a few steps amplify that. The
 tolerances of 1e-10 and 1e-5 leave room for it and for nothing else: leaving one window out moves the loss by 1e-2.
 
 First the trainer itself; then every rung of ladder_ddp.py, and that it notices mistakes.
 """
 
+import functools
 import os
 from types import SimpleNamespace
 
 import pytest
+import torch
 import warm
 from training_runs import ROOT, arguments, checkpoint, largest_gap, metrics, train_here, train_in_turn
 
 from ddp_course import ladder_ddp
 from ddp_course.base.errors import InputError
 from ddp_course.data.token_file import open_tokens, prepare
+from ddp_course.data.windows import window_starts
 from ddp_course.distributed import process_group
 from ddp_course.lab.figures import ladder_figure
 from ddp_course.ladder import pipeline_rungs
@@ -26,30 +29,29 @@ from ddp_course.ladder.setting import Setting
 from ddp_course.ladder_ddp import LadderConfig, all_rungs, choose
 from ddp_course.launcher import torchrun
 from ddp_course.minigpt_ddp import PRESETS
+from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
 from ddp_course.training import memory
 from ddp_course.training.command_line import parse
 
 STEPS = 6
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5}
-# 2,048 tokens an update, 64 a window: 32 windows. Micro-batches of 8 make 4, 2, 1 micro-steps on 1, 2, 4 ranks;
-# micro-batches of 2 make 16, 8, 4.
+# 2,048 tokens per step, 64 per window: 32 windows. That is 4, 2, 1 micro-batches of 8 on 1, 2, 4 ranks; 16, 8, 4 of 2.
 MICRO_BATCH, WHOLE_BATCH = {"some accumulation": 8, "more accumulation": 2}, 32
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """All runs on so many ranks are made at once: (precision, micro-batch size, ranks) -> its folder."""
-    made = {}
+    """A function: (precision, micro-batch size, ranks) -> the run's folder; all runs on as many ranks train at once."""
 
-    def run(precision, micro_batch_size, nproc):
-        if nproc not in made:
-            folder = made[nproc] = tmp_path_factory.mktemp(f"ranks_{nproc}")
-            sizes = [*MICRO_BATCH.values(), *([WHOLE_BATCH] if nproc == 1 else [])]
-            flags = [(name, size) for name in TOLERANCE for size in sizes]
-            train_in_turn([flags_of(folder / f"{name}_{size}", name, size) for name, size in flags], nproc, folder)
-        return made[nproc] / f"{precision}_{micro_batch_size}"
+    @functools.cache
+    def folder_of(nproc):
+        folder = tmp_path_factory.mktemp(f"ranks_{nproc}")
+        sizes = [*MICRO_BATCH.values(), *([WHOLE_BATCH] if nproc == 1 else [])]
+        flags = [(name, size) for name in TOLERANCE for size in sizes]
+        train_in_turn([flags_of(folder / f"{name}_{size}", name, size) for name, size in flags], nproc, folder)
+        return folder
 
-    return run
+    return lambda precision, micro_batch_size, nproc: folder_of(nproc) / f"{precision}_{micro_batch_size}"
 
 
 def flags_of(run_dir, precision, micro_batch_size):
@@ -84,12 +86,7 @@ def test_the_ladder_would_notice_another_seed(runs, tmp_path):
 
 
 def test_the_first_loss_is_that_of_the_data(runs):
-    """Not only equal to each other, but right: the loss of update 0, computed again in the plainest way."""
-    import torch
-
-    from ddp_course.data.windows import window_starts
-    from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
-
+    """Not only equal to each other, but right: the first step's loss, computed again in the plainest way."""
     config = PRESETS["tiny"]
     tokens = open_tokens(prepare("stdlib", "bytes"))
     torch.manual_seed(config.seed)
@@ -117,16 +114,13 @@ BOUNDED = {"bf16", "fp16 and scaler", "fp16 messages", "PowerSGD messages"}
 
 @pytest.fixture(scope="module")
 def climb(tmp_path_factory):
-    """All rungs at once for each world size: ranks -> the records by rung."""
-    climbed = {}
+    """A function: ranks -> the records of all rungs, by rung. It climbs the ladder once on as many ranks."""
 
+    @functools.cache
     def records(nproc):
-        if nproc not in climbed:
-            out = tmp_path_factory.mktemp("ladder") / "records.jsonl"
-            flags = ("--steps", "4", "--out", out)
-            warm.ranks(LADDER, *flags, nproc=nproc)
-            climbed[nproc] = {record["rung"]: record for record in ladder_figure.read_ladder(out)}
-        return climbed[nproc]
+        out = tmp_path_factory.mktemp("ladder") / "records.jsonl"
+        warm.ranks(LADDER, "--steps", 4, "--out", out, nproc=nproc)
+        return {record["rung"]: record for record in ladder_figure.read_ladder(out)}
 
     return records
 
@@ -182,7 +176,7 @@ def test_a_broken_rung_is_caught(faulty, fault, rung):
 
 
 def test_three_axes_of_two_ranks_each(tmp_path):
-    """Eight ranks: only there all three have more than one. Each mistake of the data's axis is noticed as well."""
+    """The fewest on which each axis has several ranks. Each mistake of the data's axis is noticed as well."""
     out = tmp_path / "records.jsonl"
     flags = ("--fault", ",".join(["none", *FAULTS]), "--rungs", "data x pipeline x tensor,three axes: own norm")
     warm.ranks(LADDER, *flags, "--steps", 2, "--out", out, nproc=8, exit_code=1)
@@ -235,7 +229,7 @@ def test_what_a_rung_cuts_divides(ranks):
 
 
 @pytest.mark.parametrize("out", ["file/records.jsonl", ".", "x" * 300, "/dev/full"])
-def test_records_that_cannot_be_written_are_told_before_the_climb(tmp_path, monkeypatch, out):
+def test_an_out_that_cannot_be_written_is_refused_before_the_climb(tmp_path, monkeypatch, out):
     if out == "/dev/full" and not os.path.exists(out):
         pytest.skip("this system has no /dev/full")
     monkeypatch.chdir(tmp_path)
@@ -245,16 +239,16 @@ def test_records_that_cannot_be_written_are_told_before_the_climb(tmp_path, monk
     assert len(done.stderr.splitlines()) == 1 and len(done.stdout.splitlines()) <= 1, "a rung more was climbed"
 
 
-def test_only_records_of_the_ladder_make_way_for_new_ones(tmp_path):
+def test_only_records_of_the_ladder_are_overwritten(tmp_path):
     out, flags = tmp_path / "out", ("--rungs", "plain", "--steps", 1)
-    for theirs in (b"my thesis\n", b'{"rung": "plain"}\n', b"[1]\n", b"\xff\0"):
-        out.write_bytes(theirs)
-        spelled = tmp_path / "nowhere" / ".." / "out" if theirs == b"[1]\n" else out
-        done = warm.single_process(LADDER, "--out", spelled, *flags)
+    for content in (b"my thesis\n", b'{"rung": "plain"}\n', b"[1]\n", b"\xff\0"):
+        out.write_bytes(content)
+        path = tmp_path / "nowhere" / ".." / "out" if content == b"[1]\n" else out
+        done = warm.single_process(LADDER, "--out", path, *flags)
         assert done.returncode == 1 and done.stderr == (
-            f"error: --out {spelled} is there already and holds no records of the ladder; give another file\n"
+            f"error: --out {path} is there already and holds no records of the ladder; give another file\n"
         )
-        assert out.read_bytes() == theirs
+        assert out.read_bytes() == content
     out.write_bytes(b"")
     for _ in range(2):
         assert warm.single_process(LADDER, "--out", out, *flags).returncode == 0
