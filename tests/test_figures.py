@@ -78,7 +78,7 @@ def patches_by_colour(figure):
     return {colors.to_hex(patch.get_facecolor()).upper() for axes in figure.axes for patch in axes.patches}
 
 
-# --- one look -------------------------------------------------------------------------------------------------------
+# --- all figures ----------------------------------------------------------------------------------------------------
 
 
 def test_lives_shows_the_pause_between_two_processes_and_which_steps_were_done_again():
@@ -450,7 +450,7 @@ def test_an_animation_is_one_png_that_holds_every_picture():
 # --- what each rank has started -------------------------------------------------------------------------------------
 
 
-def test_the_place_where_ranks_part_is_framed_and_a_gap_is_said():
+def test_the_first_difference_between_ranks_is_framed_and_a_gap_is_labelled():
     started = {0: ["step"] * 6 + ["metric"], 1: ["step"] * 6}
     figure = figures.collectives_started(started, {0: "stands at line 9"}, "Rank 1 did not come", last=3)
     framed = [patch for patch in figure.axes[0].patches if patch.get_linewidth() > 0]

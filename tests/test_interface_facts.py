@@ -1,6 +1,6 @@
-"""The clusters of exercise 16.2 were real ones: what their machines said of themselves, and what gloo published there.
+"""The clusters of exercise 16.2 were real ones: what their machines reported, and what gloo published.
 
-    python tests/test_interface_facts.py        record them anew, into the folder of the question
+    python tests/test_interface_facts.py        record them again, into the folder of the question
 
 Two machines made of namespaces have a second network (ib0), a bridge of their own as Docker makes it (docker0), and an
 interface without an address (eth1); on node2 the first network's interface is called ens3.
@@ -22,7 +22,7 @@ here = pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "")
 NODES = ("node1", "node2")
 BOTH = {"node1": "eth0", "node2": "ens3"}
 CABLE = "ip link add {0} type veth peer name {0}p && ip link set {0}p up && ip link set {0} up"
-END = "--"  # of what one program has said
+END = "--"  # of a program's output
 NAMES = "127.0.0.1 localhost\n10.77.0.1 node1\n10.77.0.2 node2\n"
 LOOPBACK = "127.0.0.1 localhost\n127.0.1.1 node2\n10.77.0.1 node1\n"
 # Each machine's peculiarity: /etc/hosts, GLOO_SOCKET_IFNAME, its host name, a command and its undo.
@@ -59,7 +59,7 @@ def device(name):
         made = ProcessGroupGloo.create_device(interface=name) if name else ProcessGroupGloo.create_default_device()
     except RuntimeError as error:
         return "error: " + str(error).splitlines()[0].partition("] ")[2]
-    [address] = [one.laddr.ip for one in psutil.Process().net_connections() if one.status == "LISTEN"]
+    [address] = [c.laddr.ip for c in psutil.Process().net_connections() if c.status == "LISTEN"]
     return address
 
 print("ready", flush=True)
@@ -72,7 +72,7 @@ for line in sys.stdin:
 
 
 def record() -> dict[str, dict]:
-    """{case: {machine: what it says of itself, and what gloo publishes there}}"""
+    """{case: {machine: what it reports, and what gloo publishes there}}"""
     by_case = {}
     with Cluster(nodes=2, rate=None) as cluster:
         for number, node in enumerate(NODES, start=1):

@@ -88,7 +88,7 @@ def test_macos_answers_come_from_sysctl(monkeypatch):
 
 
 @pytest.mark.parametrize(("gpus", "processes"), [(0, 2), (1, 1), (8, 8)])
-def test_one_process_a_gpu_else_two(monkeypatch, gpus, processes):
+def test_one_process_per_gpu_else_two(monkeypatch, gpus, processes):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     assert cores.default_processes() == processes
 

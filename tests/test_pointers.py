@@ -1,4 +1,4 @@
-"""Who is sent to a section finds it: "[11.6](11_failures_that_hang.ipynb)", "notebook [13](...), section 13.1"."""
+"""A pointer to a section leads to it: "[11.6](11_failures_that_hang.ipynb)", "notebook [13](...), section 13.1"."""
 
 import json
 import re

@@ -254,11 +254,11 @@ def test_the_usual_computation_is_neither_lucky_nor_disturbed():
     assert measurements.usual_compute(records) == Compute(0.5, 1.0, 0.1)
 
 
-# ---- a job that nobody has run ---------------------------------------------------------------------------------------
+# ---- a planned job ---------------------------------------------------------------------------------------------------
 
 
 def ddp(gpus=64, link="400Gb", cards=None, windows=8, **changes):
-    """windows: per GPU and update."""
+    """windows: per GPU and optimizer step."""
     cluster = Cluster(gpus, 80e9, bytes_per_second(link), cards=cards)
     return DDP(Job(MODELS["gpt2"], cluster, gpus * windows * 1024), **{"ranges": KNOWN, **changes})
 

@@ -1,4 +1,4 @@
-"""The index of messages: a section in which one is "shown" prints it; one in which it is "explained" speaks of it."""
+"""The index of messages: a section that shows a message prints it; a section that explains it names it."""
 
 import re
 from functools import cache

@@ -36,7 +36,7 @@ def document(file: str, kind: str | None) -> dict:
 
 
 def every_field(value, location=()):
-    """The places of all names in a document, but for those that are the writer's own."""
+    """The locations of all names in a document, except those that its author chooses."""
     if isinstance(value, dict):
         for name, below in value.items():
             if location[-1:] not in (("labels",), ("limits",), ("envs",), ("file_mounts",)):
@@ -48,7 +48,7 @@ def every_field(value, location=()):
 
 
 def changed(document: dict, location: tuple, new: object) -> dict:
-    """A copy with another value at `place`, or, if `new` is a function, with another name for it."""
+    """A copy with another value at `location`, or, if `new` is a function, with another name for it."""
     document = copy.deepcopy(document)
     above = document
     for step in location[:-1]:
@@ -82,7 +82,7 @@ def test_every_field_of_the_skypilot_task_exists_and_each_one_misspelt_is_found(
 
 
 @with_models
-def test_a_wrong_type_and_what_is_missing_are_found_at_their_places():
+def test_a_wrong_type_and_a_missing_field_are_named_with_their_location():
     job, job_set = document("trainjob.yaml", "TrainJob"), document("jobset.yaml", "JobSet")
     container = ("spec", "replicatedJobs", 0, "template", "spec", "template", "spec", "containers", 0)
     where = "spec.replicatedJobs[0].template.spec.template.spec.containers[0]"
@@ -167,13 +167,13 @@ print(json.dumps([sys.argv[1:], dict(os.environ)]))
 @here
 @pytest.mark.parametrize("file", [*KUBERNETES, "skypilot.yaml"])
 def test_the_command_of_every_file_asks_torchrun_for_the_same_launch_on_machines(file, tmp_path, monkeypatch):
-    """A stand-in for torchrun notes what it was told; torchrun's own parser, with those variables, reads it here."""
+    """A stand-in for torchrun prints arguments and variables; torchrun's own parser reads them here."""
     (tmp_path / "torchrun").write_text(RECORDER)
     (tmp_path / "torchrun").chmod(0o755)
     if file in KUBERNETES:
         run_dir, started, flags = "runs/minigpt", pods(TEMPLATES / file), ("--steps", 4)
     else:
-        run_dir, flags = "/runs/mine", ()
+        run_dir, flags = "/runs/job", ()
         started = pods(TEMPLATES / file, RUN=run_dir, ARGS="--steps 4")
     with Cluster(nodes=2, rate=None) as cluster:
         ended = run(cluster, started, *flags, folder=tmp_path, env={"PATH": f"{tmp_path}:{path()}"})
@@ -199,7 +199,7 @@ def test_the_command_of_every_file_asks_torchrun_for_the_same_launch_on_machines
 
 @here
 def test_the_trainer_on_two_machines_equals_the_trainer_here(tmp_path):
-    """The launch of every file (above), by the one that says it least directly: torchrun reads operators' variables."""
+    """By the file whose launch is the least direct: torchrun reads the operator's variables."""
     (tmp_path / "data.py").write_text(CODE)
     flags = f"--steps 4 --checkpoint-every 0 --validate-every 0 --sample-tokens 0 --data {tmp_path / 'data.py'}".split()
     train(tmp_path / "here", *flags)
