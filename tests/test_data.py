@@ -88,7 +88,8 @@ def test_from_20_files_on_every_20th_is_validation(tmp_path):
 def test_below_20_files_the_end_of_each_is_validation(tmp_path, count):
     lines = "".join(f"line {n}\r\n" for n in range(400))
     contents = {f"{i:02}.txt": f"{i}\r\n{lines}" for i in range(count)}
-    train, val = splits(corpora.load(str(write_files(tmp_path / "few", contents))))
+    folder = write_files(tmp_path / "few", contents | {"picture.bin": b"\x89PNG\0"})  # not counted as the 20th
+    train, val = splits(corpora.load(str(folder)))
     assert [a + b for a, b in zip(train, val, strict=True)] == list(contents.values())
     for text in val:
         assert text.startswith("line 38") and text.endswith("line 399\r\n")
