@@ -96,7 +96,9 @@ def where_to_look(result, right, calls):
         return f"how often train is called: {calls} times here; one call is handed all epochs"
     if len(result) != len(right):
         return "an entry for each step of the optimizer, in the order of the steps, and no more"
-    return "what is noted, and when: the size is the gradient that the optimizer is about to use"
+    return (
+        "what is noted, and when: the gradient's value as the optimizer is about to use it, which zero_grad may clear"
+    )
 
 
 def likeness(case):

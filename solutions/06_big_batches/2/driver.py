@@ -35,22 +35,23 @@ class Loop:
     divisor        of a micro-batch's loss: "full", `accumulate`; "actual", the number of micro-batches of the update;
                    or "none"
     zero_at_start  zero_grad comes before an update's first backward, not after its step
+    set_to_none    zero_grad drops the gradients; otherwise it fills them with zeros, in place
     """
 
-    def __init__(self, rest, divisor="full", zero_at_start=False):
-        self.rest, self.divisor, self.zero_at_start = rest, divisor, zero_at_start
+    def __init__(self, rest, divisor="full", zero_at_start=False, set_to_none=True):
+        self.rest, self.divisor, self.zero_at_start, self.set_to_none = rest, divisor, zero_at_start, set_to_none
 
     def __call__(self, module, optimizer, epochs, accumulate):
         model = DistributedDataParallel(module)
         for batches in self.updates(epochs, accumulate):
             if self.zero_at_start:
-                optimizer.zero_grad()
+                optimizer.zero_grad(self.set_to_none)
             for number, inputs in enumerate(batches, start=1):
                 with model.no_sync() if number < len(batches) else contextlib.nullcontext():
                     (model(inputs) / self.divisor_of(batches, accumulate)).backward()
             optimizer.step()
             if not self.zero_at_start:
-                optimizer.zero_grad()
+                optimizer.zero_grad(self.set_to_none)
 
     def updates(self, epochs, accumulate):
         """Yield the list of micro-batches of each update."""
@@ -84,7 +85,7 @@ VERSIONS = {
     "the same, with zero_grad before the first backward": Loop("short", "actual", zero_at_start=True),
     "a short last update, divided as if it were full": Loop("short"),
     "a long last update, divided as if it were not": Loop("long"),
-    "no division at all": Loop("short", "none"),
+    "no division at all": Loop("short", "none", set_to_none=False),
 }
 
 

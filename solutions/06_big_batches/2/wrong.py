@@ -4,12 +4,6 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "calculated", "the detector works out what a right loop would do and trains nothing",
-        check="the_sizes_are_read_right", says="not [1, 1, 1, 1]", edit="""
-        -    return sizes
-        +    return [1.0] * (epochs * -(-micro_batches // accumulate))
-    """),
-    WrongAnswer(
         "counts_through", "does not end an update with the epoch: its micro-batches may be of two epochs",
         check="every_micro_batch_counts_once", says="from one process on the global batches", edit="""
         -    for micro_batches in epochs:
@@ -23,6 +17,15 @@ ANSWERS = (
         -                    (model(inputs) / len(group)).backward()
         +            for inputs in group:
         +                (model(inputs) / len(group)).backward()
+    """),
+    WrongAnswer(
+        "keeps_the_tensors", "the detector notes the tensors in .grad and reads their values after the training",
+        check="the_sizes_are_read_right", says="(no division at all): update_sizes", look="zero_grad may clear", edit="""
+        -    optimizer.register_step_pre_hook(lambda *_: sizes.append(module.weight.grad.item()))
+        +    optimizer.register_step_pre_hook(lambda *_: sizes.append(module.weight.grad))
+        @@
+        -    return sizes
+        +    return [size.item() for size in sizes]
     """),
     WrongAnswer(
         "scales_the_learning_rate", "divides a short update by `accumulate`, and makes up for that by a larger learning rate",
