@@ -124,7 +124,7 @@ def the_detector_tells_them_apart(case):
 def where_to_look(scenario):
     """Where to look if the detector's verdict on this version is wrong."""
     if "finally" in scenario:
-        return "where the other rank is meanwhile: if it has finished, or crashed too, the two meet in the barrier"
+        return "where the other rank is meanwhile: if it has ended or waits in a barrier, the two meet in one"
     if "before training" in scenario:
         return "when your clock starts: run may need time to join, or to load, before it calls your train"
     if "clean-up" in scenario or "six tenths" in scenario:
