@@ -33,6 +33,28 @@ MISREAD = {  # question: {what is wrong: (edit of the solution, part of what was
             "divide",
         )
     },
+    "04.2": {
+        "the detector's other rank waits in a barrier": (
+            """
+            -        dist.all_reduce(torch.ones(1))  # as in a training step: the others wait for the one that is gone
+            +        dist.barrier()
+            """,
+            "given a barrier in `finally`, hides_a_crash returned False on both ranks",
+            "or waits in a barrier",
+        )
+    },
+    "05.2": {
+        "shifts the seed out of the generator's 32 bits": (
+            """
+            -        digest = hashlib.sha256(repr(depends_on).encode()).digest()
+            -        return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little"))
+            +        what, seed, epoch, rank = (*depends_on, 0, 0)[:4]
+            +        return torch.Generator().manual_seed(seed << 32 | epoch << 16 | rank)
+            """,
+            "seed 1 and seed 2 drew the same weights",
+            "lower 32 bits",
+        )
+    },
     "06.3": {
         "counts the ignored targets": (
             """
@@ -49,6 +71,14 @@ MISREAD = {  # question: {what is wrong: (edit of the solution, part of what was
             """,
             "that sum divided by 64, not by 32 targets",
             "is a target counted twice",
+        ),
+        "counts one target where a rank has none": (
+            """
+            -    count = torch.tensor(sum(int((targets != IGNORED).sum()) for _, targets in micro_batches))
+            +    count = torch.tensor(max(1, sum(int((targets != IGNORED).sum()) for _, targets in micro_batches)))
+            """,
+            "that sum divided by 12, not by 11 targets",
+            "without targets adds",
         ),
         "counts its own targets only": (
             """

@@ -231,7 +231,7 @@ def seeds_do_not_collide(records):
             expect(
                 first == depends_on,
                 f"{in_words(first)} and {in_words(depends_on)} drew the same {name}",
-                "which numbers enter the seed, and can two different sets of numbers give the same seed?",
+                "which numbers enter the seed, and can two sets of them give one seed? Torch uses its lower 32 bits",
             )
 
 

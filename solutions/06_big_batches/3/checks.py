@@ -136,6 +136,11 @@ def likeness(value, right, case, by_world="is a target counted twice, or the cou
         targets * case.world: by_world,
         targets / case.world: "are the targets of all ranks in the divisor?",
     }
+    micro_batches = [sum(lines) for batches in case.args[0][1] for lines in batches]
+    ranks = [sum(map(sum, batches)) for batches in case.args[0][1]]
+    for parts in (micro_batches, ranks):
+        look = "what a rank or a micro-batch without targets adds to the divisor: 0"
+        divisors.setdefault(targets + parts.count(0), look)
     mistakes = [
         Mistake(f"that sum divided by {divisor:g}, not by {targets} targets", right * targets / divisor, look)
         for divisor, look in divisors.items()
