@@ -38,8 +38,9 @@ LOOK = {
 
 def job(world, *names):
     calls = {(RIGHT | BROKEN).get(name, OWN): (name,) for name in names}
-    # One job tries the answer's check on 15 ways to save, some of them slow, and it may call each as often as it likes.
-    return driver_job(world, "check_save", calls, seconds=24.0)
+    # One job tries the answer's check on 15 ways to save, some of them slow, and it may call each as often as it likes
+    # and sleep, to see who waits: that is no standstill.
+    return driver_job(world, "check_save", calls, seconds=24.0, patience=24.0)
 
 
 JOBS = [job(2, "own", *RIGHT, *BROKEN), job(3, "own", "step_names", "every_rank", "of_the_last_rank")]
