@@ -121,9 +121,12 @@ def run_failure(record: JobRecord, answer: Path) -> tuple[str, str, str, str] | 
         code, last_line = ranks[died[0]].exit_code, ranks[died[0]].stderr.strip().splitlines()[-1:]
         if code < 0:
             message = f": {_first_line(last_line[0])}" if last_line else ""
-            killed = f"killed by {signal.Signals(-code).name}{last_operation(ranks[died[0]])}"
+            last = "" if code == -signal.SIGTERM else last_operation(ranks[died[0]])  # sent at any moment
+            killed = f"killed by {signal.Signals(-code).name}{last}"
             observed = f"{prefix}rank {died[0]} was {killed}{message}"
             look = "do all ranks start the same operations in one order, each with one size and dtype?"
+            if code == -signal.SIGTERM:
+                look = "what handles SIGTERM at that moment: the default ends the process"
             return CRASHED, "dies", observed, look
         observed = f"{prefix}rank {died[0]} left with exit code {code} before it was done"
         return CRASHED, "leaves early", observed, "what ends the process there (exit, os._exit)"
