@@ -140,8 +140,8 @@ def the_loss_is_that_of_the_update(case, rank, result):
         if not math.isclose(loss, right, rel_tol=1e-9):
             words, look_at = recognised(loss, mistakes(case, rank, update), LOOK_AT_LOSS)
             raise Wrong(
-                f"the loss of update {update} is {loss:.6f} on rank {rank}{words}; of all {tokens} tokens it is "
-                f"{right:.6f}",
+                f"the loss of update {update} is {loss:.10g} on rank {rank}{words}; of all {tokens} tokens it is "
+                f"{right:.10g}",
                 look_at,
             )
 
@@ -218,10 +218,11 @@ def nearest(tokens, unit):
 def mistakes(case, rank, update):
     """Mistakes that explain a wrong loss."""
     tokens, micro_batch_size, _ = case.args[0]
+    right = one_process(tokens)[0][update]
+    yield Mistake("seven digits of it", right, "the dtype in which losses are added up and sent")
     for words, only_last in (("that of its own last micro-batch", True), ("that of its own micro-batches", False)):
         losses = losses_of_rank(case.world, tokens, micro_batch_size, rank, only_last)
         yield Mistake(words, losses[update], LOOK_AT_LOSS)
-    right = one_process(tokens)[0][update]
     micro_batches = tokens // (case.world * micro_batch_size * CONTEXT)
     for count, parts in ((case.world, "ranks"), (micro_batches, "micro-batches")):
         if count > 1:
