@@ -2,7 +2,7 @@
 
 from ddp_course.grader.vocabulary import check, driver_job, expect, expect_few_operations
 
-from .driver import CHANGES, NORM, WEIGHT_OR_MOMENTUM
+from .driver import CHANGES, NORM, WEIGHT_DECAY, WEIGHT_OR_MOMENTUM
 
 FUNCTION = "odd_ranks"
 MAX_BYTES, MAX_COLLECTIVES = 256, 2
@@ -18,11 +18,12 @@ LOOK = {  # by a word in the name of the change
     "second moment": "the optimizer's state",
     "step count": "the optimizer's state",
     "learning rate": "the optimizer's settings, in every param_group",
+    "weight decay": "the optimizer's settings: all of them, not the learning rate alone",
     "frozen": "all parameters, also frozen ones",
     "places": "the order: which number stands where",
     "sum": "a sum hides what cancels",
 }
-CHANGED = [what for what in CHANGES if what != WEIGHT_OR_MOMENTUM]
+CHANGED = [what for what in CHANGES if what not in (WEIGHT_DECAY, WEIGHT_OR_MOMENTUM)]  # those two on 3 ranks
 
 
 def scenario(what, ranks):
@@ -37,6 +38,7 @@ ON_3 = [
     ("the last bit of one weight", [0], [0]),
     ("the last bit of the momentum", [2], [2]),
     ("a buffer that is called running_mean", [0, 1], [2]),
+    (WEIGHT_DECAY, [1], [1]),
     (WEIGHT_OR_MOMENTUM, [1, 2], [0, 1, 2]),
 ]
 ON_2 = [("the last bit of one weight", [1], [0, 1])]

@@ -8,6 +8,7 @@ from torch import nn
 
 NORM = "running statistics of a BatchNorm, by each rank's own batch"
 WEIGHT_OR_MOMENTUM = "a weight on one rank and the momentum on another"
+WEIGHT_DECAY = "the weight decay of the second group"
 
 
 def drive(odd_ranks, what, ranks):
@@ -136,6 +137,10 @@ def halve_learning_rate(_, optimizer):
     optimizer.param_groups[1]["lr"] *= 0.5
 
 
+def double_weight_decay(_, optimizer):
+    optimizer.param_groups[1]["weight_decay"] *= 2
+
+
 def increment_plain_step_count(model, optimizer):
     optimizer.state[model.second.bias]["step"] += 1
 
@@ -177,5 +182,6 @@ CHANGES = {
     "the last bit of a learning rate that is a tensor": lambda _, optimizer: flip_last_bit(
         optimizer.param_groups[0]["lr"], ()
     ),
+    WEIGHT_DECAY: double_weight_decay,
     WEIGHT_OR_MOMENTUM: flip_weight_or_momentum,
 }

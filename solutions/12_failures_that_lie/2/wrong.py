@@ -26,10 +26,11 @@ ANSWERS = (
         +        digest.update(part)
     """),
     WrongAnswer(
-        "without_the_optimizer", "leaves out the optimizer's state",
-        check="every_difference_is_seen", says="the last bit of the momentum", look="the optimizer's state", edit="""
-        -            parts += optimizer.state.get(parameter, {}).values()
-        +            pass
+        "the_learning_rate_alone", "compares no setting of a group but its learning rate",
+        check="every_difference_is_seen", says="the weight decay of the second group, on rank 1", look="all of them",
+        edit="""
+        -        parts += [part for setting in group.items() if setting[0] != "params" for part in setting]
+        +        parts.append(group["lr"])
     """),
     WrongAnswer(
         "most_common_is_enough", "lets the larger or the first group decide",
