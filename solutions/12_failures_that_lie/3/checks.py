@@ -9,11 +9,11 @@ WEIGHTS = [1.0, 0.0, 3.0, 6.0, 0.0, 10.0]  # their sum is 20
 MANY, AGAIN, FIRST, FEW = "4,000 draws", "epoch 0 again", "40 draws", "equal weights"
 NEXT, NEXT_SEED, OTHER_SEED = "the next epoch", "the next seed", "another seed"
 CALLS = {  # weights, draws, seed, epoch
-    FIRST: (WEIGHTS, 40, 3, 0),
-    NEXT: (WEIGHTS, 40, 3, 1),
-    NEXT_SEED: (WEIGHTS, 40, 4, 0),
-    OTHER_SEED: (WEIGHTS, 40, 1011, 0),
-    AGAIN: (WEIGHTS, 40, 3, 0),
+    FIRST: (WEIGHTS, 40, 4, 0),
+    NEXT: (WEIGHTS, 40, 4, 1),
+    NEXT_SEED: (WEIGHTS, 40, 5, 0),
+    OTHER_SEED: (WEIGHTS, 40, 1012, 0),
+    AGAIN: (WEIGHTS, 40, 4, 0),
     "41 draws": (WEIGHTS, 41, 3, 0),
     "3 draws": (WEIGHTS, 3, 3, 5),
     FEW: ([0.5] * 50, 47, 8, 2),
@@ -97,13 +97,13 @@ def seed_and_epoch_decide(cases):
     )
     expect(
         drawn[OTHER_SEED] != first,
-        f"{begin}seeds 3 and 1011 have the same draws, {first[:6]} ...",
+        f"{begin}seeds 4 and 1012 have the same draws, {first[:6]} ...",
         "what of your draw depends on the seed",
     )
     expect(
         drawn[NEXT_SEED] != drawn[NEXT],
-        f"{begin}seed 3 in epoch 1 and seed 4 in epoch 0 have the same draws, {drawn[NEXT][:6]} ...",
-        "a sum does not tell its two parts apart: numpy.random.SeedSequence([seed, epoch]) does",
+        f"{begin}seed 4 in epoch 1 and seed 5 in epoch 0 have the same draws, {drawn[NEXT][:6]} ...",
+        "a sum or an exclusive or does not tell its two parts apart: numpy.random.SeedSequence([seed, epoch]) does",
     )
     expect(
         drawn[AGAIN] == first,

@@ -46,11 +46,11 @@ ANSWERS = (
         +    drawn = torch.multinomial(weights, draws, replacement=True, generator=generator)
     """),
     WrongAnswer(
-        "adds_seed_and_epoch", "seeds with their sum, as a DistributedSampler does",
-        check="seed_and_epoch_decide", says="seed 3 in epoch 1 and seed 4 in epoch 0 have the same draws", look="a sum",
+        "seed_xor_epoch", "seeds with an exclusive or, which for an even seed and epoch 1 is the sum as well",
+        check="seed_and_epoch_decide", says="seed 4 in epoch 1 and seed 5 in epoch 0 have the same draws", look="a sum",
         edit="""
         -    generator = torch.Generator().manual_seed(own)
-        +    generator = torch.Generator().manual_seed(seed + epoch)
+        +    generator = torch.Generator().manual_seed(seed ^ epoch)
     """),
     WrongAnswer(
         "goes_on_drawing", "keeps one generator, so that an epoch cannot be drawn again",
