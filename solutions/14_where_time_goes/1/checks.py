@@ -15,7 +15,8 @@ def traces(scenario, world=4, steps=9, more=None, once=None, link=2.0, ahead=Non
     once         {(rank, step): extra ms of input in that step}
     link         ms of a message
     ahead        {rank: ms that its clock is ahead}; default: random
-    noted_late   pairs (rank, step) for which the end of the last message is noted 0.3 s late
+    noted_late   pairs (rank, step) for which the end of the last message is noted 0.3 s late; (rank, -1) for the
+                 first message of all
     """
     luck = random.Random(f"14.1 {scenario}")
     ahead = ahead or {rank: luck.uniform(-400, 400) for rank in range(world)}
@@ -48,7 +49,8 @@ def traces(scenario, world=4, steps=9, more=None, once=None, link=2.0, ahead=Non
             note(rank, "backward", "user_annotation", start, done + 0.1)
             note(rank, "step", "user_annotation", begins[rank], done + 1.2)
             noted_end = ends[1] + 300 * ((rank, step) in noted_late)
-            note(rank, "gloo:all_reduce", "user_annotation", halfway[rank], ends[0], 7)
+            first_noted = ends[0] + 300 * (step == 0 and (rank, -1) in noted_late)
+            note(rank, "gloo:all_reduce", "user_annotation", halfway[rank], first_noted, 7)
             note(rank, "gloo:all_reduce", "user_annotation", ready[rank], noted_end, 8)
             begins[rank] = done + 1.3
     for rank_events in events.values():
@@ -73,13 +75,13 @@ def traces_with_straggler(scenario, part, world=4, also=None, neighbour=None, no
 
 EVEN, CLOCKS, LINK = "all are alike", "the clocks differ", "a slow link"
 IDLE, PAIR, TURNS, ONCE = "an idle rank", "two are equally slow", "each is slow in turn", "one slow step"
-SWAPPED, NOTED = "a longer input and a shorter forward", "one end is noted late"
+SWAPPED, NOTED = "a longer input and a shorter forward", "ends are noted late"
 SOUND = {
     EVEN: traces(EVEN, ahead=dict.fromkeys(range(4), 0.0)),
     CLOCKS: traces(CLOCKS),
     LINK: traces(LINK, link=35.0),
     ONCE: traces(ONCE, once={(2, 4): 80.0}),
-    NOTED: traces(NOTED, world=2, noted_late=[(1, 0)]),
+    NOTED: traces(NOTED, world=2, noted_late=[(1, 0), (1, -1)]),
     TURNS: traces(TURNS, once={(step % 4, step): 15.0 for step in range(9)}),
     PAIR: traces(PAIR, more={(0, "forward"): 10.0, (3, "forward"): 10.0}),
     IDLE: traces(IDLE, more={(1, "input"): -2.0, (1, "forward"): -5.0, (1, "backward"): -10.0}),
@@ -88,7 +90,7 @@ SOUND = {
 }
 LOOK = {
     CLOCKS: "the ends of the all-reduces say how far two clocks are apart",
-    NOTED: "the median of the gaps is right even if one of them is wrong; a mean or the first one is not",
+    NOTED: "the median of the gaps is right even if some of them are wrong; a mean or the first one is not",
     LINK: "all ranks wait for the link, and none starts later than the others",
     ONCE: "most steps, not the mean: one slow step is bad luck",
     TURNS: "is it the same rank in most steps?",
