@@ -97,6 +97,11 @@ def the_learning_rate_is_one(case, rank, result):
                     0.1 * (1 - (start + step * pace) / limit),
                     "what else in the loop reads a clock",
                 ),
+                Mistake(
+                    "that of rank 0's clock after this step",
+                    0.1 * (1 - (clocks[0][0] + (step + 1) * clocks[0][1]) / limit),
+                    "when rank 0's clock is read: before the step",
+                ),
             ]
             words, look_at = recognised(rate, mistakes, "what the learning rate is made of, besides the seconds")
             raise Wrong(
