@@ -1,4 +1,4 @@
-"""25.1: DiLoCo, whose outer optimizer has to step from the weights of the last meeting."""
+"""25.1: DiLoCo, whose outer optimizer has to step from the weights after the last outer step."""
 
 import math
 
@@ -8,43 +8,43 @@ from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect
 
 FUNCTION = "DiLoCo"
 CLOSE = 1e-10
-NO_MEETING, MEAN, EVERY_UPDATE, MOMENTUM, HALF = (
-    "every 4, but 3 updates only",
+NO_OUTER_STEP, MEAN, EVERY_STEP, MOMENTUM, HALF = (
+    "every 4, but 3 steps only",
     "every 4, SGD inside, outer rate 1, no momentum",
     "every 1, SGD inside, outer rate 1, no momentum",
     "every 3, AdamW inside, outer rate 0.7, momentum 0.9",
     "every 2, SGD inside, outer rate 0.5, no momentum",
 )
-RUNS = {  # inner optimizer, updates, every, outer rate, outer momentum
-    NO_MEETING: ("SGD", 3, 4, 1.0, 0.0),
+RUNS = {  # inner optimizer, steps, every, outer rate, outer momentum
+    NO_OUTER_STEP: ("SGD", 3, 4, 1.0, 0.0),
     MEAN: ("SGD", 12, 4, 1.0, 0.0),
-    EVERY_UPDATE: ("SGD", 4, 1, 1.0, 0.0),
+    EVERY_STEP: ("SGD", 4, 1, 1.0, 0.0),
     MOMENTUM: ("AdamW", 12, 3, 0.7, 0.9),
     HALF: ("SGD", 4, 2, 0.5, 0.0),
 }
 JOBS = [driver_job(world, FUNCTION, RUNS, seconds=10.0, loads=("torch._dynamo",)) for world in (2, 3)]
 
 
-@check("nothing happens between the meetings")
-def they_meet_when_they_should(case, rank, result):
+@check("nothing happens between the outer steps")
+def outer_steps_come_when_they_should(case, rank, result):
     every, sent = RUNS[case.scenario][2], case.operations[rank]
-    for step, update in enumerate(result["steps"][: every - 1], 1):
+    for step, report in enumerate(result["steps"][: every - 1], 1):
         expect(
-            update["gap"] < CLOSE,
-            f"after update {step} the weights of rank {rank} are {update['gap']:.1e} away from those of a worker that "
-            "has had no meeting yet",
-            "after which updates step() does something; building DiLoCo changes nothing",
+            report["gap"] < CLOSE,
+            f"after step {step} the weights of rank {rank} are {report['gap']:.1e} away from those of a worker that "
+            "has taken no outer step yet",
+            "after which steps of `inner` step() does something; building DiLoCo changes nothing",
         )
-    if case.scenario == NO_MEETING and sent:
+    if case.scenario == NO_OUTER_STEP and sent:
         raise Wrong(
             f"rank {rank} started {len(sent)} operations, {sent[0].op} first",
-            "what is sent between two meetings, or when DiLoCo is built",
+            "what is sent between two outer steps, or when DiLoCo is built",
         )
 
 
 @check(
-    "with outer rate 1 a meeting leaves the mean; met after each update, the workers are DDP",
-    scenarios=[MEAN, EVERY_UPDATE],
+    "with outer rate 1 an outer step leaves the mean; with one after every step, the workers are DDP",
+    scenarios=[MEAN, EVERY_STEP],
 )
 def rate_1_gives_the_mean(case, rank, result):
     movement, mean = result["movement"], result["mean movement"]
@@ -52,72 +52,72 @@ def rate_1_gives_the_mean(case, rank, result):
         factor = (movement @ mean / (mean @ mean)).item()
         parallel = (movement - factor * mean).abs().max().item() < CLOSE
         how = f"by {factor:.4g} times the mean movement" if parallel else "in another direction than the mean movement"
-        raise Wrong(f"the first meeting moved the weights of rank {rank} {how}", where_to_look(factor, parallel))
-    for step, update in enumerate(result["steps"], 1):
+        raise Wrong(f"the first outer step moved the weights of rank {rank} {how}", where_to_look(factor, parallel))
+    for step, report in enumerate(result["steps"], 1):
         expect(
-            update["gap"] < CLOSE,
-            f"after update {step} the weights of rank {rank} are {update['gap']:.1e} away from "
-            "workers simulated in one process; the first meeting was right",
-            "when the second meeting comes, and which weights it steps from",
+            report["gap"] < CLOSE,
+            f"after step {step} the weights of rank {rank} are {report['gap']:.1e} away from "
+            "workers simulated in one process; the first outer step was right",
+            "when the second outer step comes, and which weights it starts from",
         )
 
 
 @check("each worker's optimizer keeps what it has", scenarios=[MOMENTUM])
 def the_inner_optimizer_keeps_its_state(case, rank, result):
     gap = result["steps"][RUNS[case.scenario][2] - 1]["state gap"]
-    how = "is gone" if gap is None else f"is {gap:.1e} away from that of its own updates"
+    how = "is gone" if gap is None else f"is {gap:.1e} away from that of its own steps"
     expect(
         gap is not None and gap < CLOSE,
-        f"after the first meeting the state of AdamW on rank {rank} {how}",
-        "what else a meeting changes than weights",
+        f"after the first outer step the state of AdamW on rank {rank} {how}",
+        "what an outer step changes besides weights",
     )
 
 
-@check("outer momentum lives from meeting to meeting", scenarios=[MOMENTUM, HALF])
+@check("outer momentum lasts from one outer step to the next", scenarios=[MOMENTUM, HALF])
 def the_outer_optimizer_goes_on(case, rank, result):
     every, unmoved = RUNS[case.scenario][2], result["unmoved"]
     expect(
         unmoved in (0, 4),
-        f"the first meeting left {unmoved} of 4 parameters of rank {rank} as they were",
+        f"the first outer step left {unmoved} of 4 parameters of rank {rank} as they were",
         "how many parameter groups the inner optimizer has",
     )
-    for step, update in enumerate(result["steps"], 1):
+    for step, report in enumerate(result["steps"], 1):
         expect(
-            update["gap"] < CLOSE,
-            f"after update {step} the weights of rank {rank} are {update['gap']:.1e} away from "
+            report["gap"] < CLOSE,
+            f"after step {step} the weights of rank {rank} are {report['gap']:.1e} away from "
             "workers simulated in one process",
-            "what has to last from one meeting to the next: the weights that the movement starts from, and momentum"
+            "what has to last from one outer step to the next: the weights that the movement starts from, and momentum"
             if step > every
             else "rate and Nesterov momentum of the outer optimizer, and what it takes for the gradient",
         )
 
 
-@check("after a meeting all workers are equal to the last bit", scenarios=[MEAN, EVERY_UPDATE, MOMENTUM])
+@check("after an outer step all workers are equal to the last bit", scenarios=[MEAN, EVERY_STEP, MOMENTUM])
 def the_workers_agree(case, rank, result):
     expect(
         torch.equal(result["weights"], case.results[0]["weights"]),
-        f"after the last meeting the weights of rank {rank} differ from rank 0's by a rounding",
+        f"after the last outer step the weights of rank {rank} differ from rank 0's by a rounding",
         "the order in which each rank adds up what the others sent",
     )
 
 
-@check("each weight is sent once per meeting")
+@check("each weight is sent once per outer step")
 def each_weight_is_sent_once(case, rank, result):
-    _, updates, every, _, _ = RUNS[case.scenario]
-    size, meetings = 8 * len(result["weights"]), updates // every
+    _, steps, every, _, _ = RUNS[case.scenario]
+    size, outer_steps = 8 * len(result["weights"]), steps // every
     sent = sum(operation.bytes for operation in case.operations[rank])
     expect(
-        sent <= meetings * size,
-        f"rank {rank} handed over {sent:,} bytes in {meetings} meetings; its weights are {size:,}",
+        sent <= outer_steps * size,
+        f"rank {rank} handed over {sent:,} bytes in {outer_steps} outer steps; its weights are {size:,}",
         "what the workers know already when they have the mean",
     )
 
 
 def where_to_look(factor, parallel):
     if not parallel:
-        return "which weights the outer optimizer steps from: every worker has others before a meeting"
+        return "which weights the outer optimizer steps from: every worker has others before an outer step"
     if math.isclose(factor, 0, abs_tol=1e-9):
-        return "what the common weights and the parameter hold when they are subtracted"
+        return "what the global weights and the parameter hold when they are subtracted"
     if factor < 0:
         return "the sign: an optimizer subtracts its gradient"
     return "which weights the outer optimizer steps from, and whether the gradient is a mean or a sum"

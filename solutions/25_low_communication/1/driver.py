@@ -1,4 +1,4 @@
-"""Inside a rank, for 25.1: a worker with the answer's meetings, and one process that simulates all workers."""
+"""Inside a rank, for 25.1: a worker with the answer's outer steps, and one process that simulates all workers."""
 
 import torch
 import torch.distributed as dist
@@ -6,35 +6,36 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 
-def drive(build, kind, updates, every, lr, momentum):
-    """The gaps of weights and inner optimizer to the simulated worker after each update, and the last weights.
+def drive(build, kind, steps, every, lr, momentum):
+    """The gaps of weights and inner optimizer to the simulated worker after each step, and the last weights.
 
-    If there is a meeting, also how the first one moved the weights.
+    If there is an outer step, also how the first one moved the weights.
     """
     rank, world = dist.get_rank(), dist.get_world_size()
     simulated = [new_worker(kind) for _ in range(world)]
-    common = nn.Parameter(weights(simulated[0]))
-    outer = torch.optim.SGD([common], lr, momentum, nesterov=momentum > 0)
+    global_weights = nn.Parameter(weights(simulated[0]))
+    outer = torch.optim.SGD([global_weights], lr, momentum, nesterov=momentum > 0)
     worker = new_worker(kind)
-    diloco, reports, first_meeting = build(worker[1], every, lr, momentum), [], {}
-    for step in range(1, updates + 1):
+    diloco, reports, first_outer_step = build(worker[1], every, lr, momentum), [], {}
+    for step in range(1, steps + 1):
         for number, peer in enumerate(simulated):
-            update(peer, step, number)
+            take_step(peer, step, number)
         if step % every == 0:
-            start = common.detach().clone()
-            common.grad = sum(start - weights(peer) for peer in simulated) / world
+            start = global_weights.detach().clone()
+            global_weights.grad = sum(start - weights(peer) for peer in simulated) / world
             outer.step()
             for model, _ in simulated:
-                vector_to_parameters(common.detach().clone(), model.parameters())
-        update(worker, step, rank)
+                vector_to_parameters(global_weights.detach().clone(), model.parameters())
+        take_step(worker, step, rank)
         before = [parameter.detach().clone() for parameter in worker[0].parameters()]
         diloco.step()
         gap = distance(weights(worker), weights(simulated[rank]))
         reports.append({"gap": gap, "state gap": state_gap(worker, simulated[rank])})
         if step == every:
             unmoved = sum(map(torch.equal, before, worker[0].parameters()))
-            first_meeting = {"movement": weights(worker) - start, "mean movement": -common.grad, "unmoved": unmoved}
-    return {"steps": reports, "weights": weights(worker)} | first_meeting
+            movement = weights(worker) - start
+            first_outer_step = {"movement": movement, "mean movement": -global_weights.grad, "unmoved": unmoved}
+    return {"steps": reports, "weights": weights(worker)} | first_outer_step
 
 
 def new_worker(kind):
@@ -48,8 +49,8 @@ def new_worker(kind):
     return model, torch.optim.SGD(parameters, lr=0.1)
 
 
-def update(worker, step, number):
-    """One update on the data of worker `number`."""
+def take_step(worker, step, number):
+    """One step on the data of worker `number`."""
     model, optimizer = worker
     x = torch.randn(6, 3, generator=torch.Generator().manual_seed(100 * number + step), dtype=torch.float64)
     optimizer.zero_grad()

@@ -5,65 +5,65 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "steps_from_the_mean", "leaves the mean in the parameters before the outer step, as the script does",
-        check="rate_1_gives_the_mean", says="the first meeting moved the weights of rank 0 by 2 times the mean movement",
+        check="rate_1_gives_the_mean", says="the first outer step moved the weights of rank 0 by 2 times the mean movement",
         look="which weights the outer optimizer steps from", edit="""
-        -            parameter.copy_(common)
+        -            parameter.copy_(global_weight)
     """),
     WrongAnswer(
         "steps_from_its_own", "steps from each worker's own weights",
         check="rate_1_gives_the_mean", says="in another direction than the mean movement", look="every worker has others",
         edit="""
         -            dist.all_reduce(parameter, op=dist.ReduceOp.AVG)
-        -            parameter.grad = common - parameter
-        -            parameter.copy_(common)
-        +            parameter.grad = common - parameter
+        -            parameter.grad = global_weight - parameter
+        -            parameter.copy_(global_weight)
+        +            parameter.grad = global_weight - parameter
         +            dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
     """),
     WrongAnswer(
-        "no_copy", "keeps the parameters themselves as the common weights",
-        check="the_outer_optimizer_goes_on", says="after update 3 the weights of rank 0", look="what it takes for the gradient",
+        "no_copy", "keeps the parameters themselves as the global weights",
+        check="the_outer_optimizer_goes_on", says="after step 3 the weights of rank 0", look="what it takes for the gradient",
         edit="""
-        -        self.common = [parameter.detach().clone() for parameter in self.local]  # the weights of the last meeting
-        +        self.common = [parameter.detach() for parameter in self.local]
+        -        self.global_weights = [parameter.detach().clone() for parameter in self.local]  # after the last outer step
+        +        self.global_weights = [parameter.detach() for parameter in self.local]
     """),
     WrongAnswer(
-        "counts_like_torchs_averager", "looks before it counts: meets after updates 1, 5, 9",
-        check="they_meet_when_they_should", says="after update 1 the weights of rank", look="after which updates", edit="""
-        -        self.updates += 1
-        -        if self.updates % self.every == 0:
-        -            self.meet()
-        +        if self.updates % self.every == 0:
-        +            self.meet()
-        +        self.updates += 1
+        "counts_like_torchs_averager", "looks before it counts: outer steps come after steps 1, 5, 9",
+        check="outer_steps_come_when_they_should", says="after step 1 the weights of rank", look="after which steps", edit="""
+        -        self.steps += 1
+        -        if self.steps % self.every == 0:
+        -            self.outer_step()
+        +        if self.steps % self.every == 0:
+        +            self.outer_step()
+        +        self.steps += 1
     """),
     WrongAnswer(
-        "asks_each_time", "all-reduces at every update whether to meet",
-        check="they_meet_when_they_should", says="rank 0 started 3 operations, all_reduce first",
-        look="between two meetings", edit="""
-        -        if self.updates % self.every == 0:
-        +        agreed = torch.tensor(float(self.updates % self.every == 0))
+        "asks_each_time", "all-reduces at every step whether an outer step is due",
+        check="outer_steps_come_when_they_should", says="rank 0 started 3 operations, all_reduce first",
+        look="between two outer steps", edit="""
+        -        if self.steps % self.every == 0:
+        +        agreed = torch.tensor(float(self.steps % self.every == 0))
         +        dist.all_reduce(agreed, op=dist.ReduceOp.MIN)
         +        if agreed:
     """),
     WrongAnswer(
         "averages_the_inner_state", "averages AdamW's averages as well, so that the workers agree about them",
-        check="the_inner_optimizer_keeps_its_state", says="the state of AdamW on rank 0 is", look="what else", edit="""
+        check="the_inner_optimizer_keeps_its_state", says="the state of AdamW on rank 0 is", look="besides weights", edit="""
                  self.outer.step()
         +        for state in self.inner.state.values():
         +            for value in state.values():
         +                if torch.is_tensor(value) and value.ndim:
         +                    dist.all_reduce(value, op=dist.ReduceOp.AVG)
         @@
-                 self.every, self.updates = every, 0
+                 self.every, self.steps = every, 0
         +        self.inner = inner
     """),
     WrongAnswer(
-        "resets_the_inner_state", "lets each worker's AdamW begin anew after a meeting",
-        check="the_inner_optimizer_keeps_its_state", says="the state of AdamW on rank 0 is gone", look="what else", edit="""
+        "resets_the_inner_state", "lets each worker's AdamW begin again after an outer step",
+        check="the_inner_optimizer_keeps_its_state", says="the state of AdamW on rank 0 is gone", look="besides weights", edit="""
                  self.outer.step()
         +        self.inner.state.clear()
         @@
-                 self.every, self.updates = every, 0
+                 self.every, self.steps = every, 0
         +        self.inner = inner
     """),
     WrongAnswer(
@@ -79,14 +79,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "sends_the_result_again", "broadcasts the new weights of rank 0 as well",
-        check="each_weight_is_sent_once", says="bytes in 3 meetings", look="know already", edit="""
-                 for parameter, common in zip(self.local, self.common, strict=True):
+        check="each_weight_is_sent_once", says="bytes in 3 outer steps", look="know already", edit="""
+                 for parameter, global_weight in zip(self.local, self.global_weights, strict=True):
         +            dist.broadcast(parameter, src=0)
-                     common.copy_(parameter)
+                     global_weight.copy_(parameter)
     """),
     WrongAnswer(
         "a_mean_without_momentum", "leaves the mean if there is no momentum, whatever the outer rate",
-        check="the_outer_optimizer_goes_on", says="(every 2, SGD inside, outer rate 0.5, no momentum): after update 2",
+        check="the_outer_optimizer_goes_on", says="(every 2, SGD inside, outer rate 0.5, no momentum): after step 2",
         look="rate and Nesterov momentum", edit="""
         -        self.outer = torch.optim.SGD(self.local, lr, momentum, nesterov=momentum > 0)
         +        self.outer = torch.optim.SGD(self.local, lr if momentum else 1.0, momentum, nesterov=momentum > 0)
@@ -102,19 +102,19 @@ ANSWERS = (
             def __init__(self, inner, every, lr, momentum):
                 self.local = [parameter for group in inner.param_groups for parameter in group["params"]]
                 self.every, self.left, self.lr, self.momentum = every, every, lr, momentum
-                self.common = parameters_to_vector(self.local).detach().clone()
-                self.buffer = torch.zeros_like(self.common)
+                self.global_weights = parameters_to_vector(self.local).detach().clone()
+                self.buffer = torch.zeros_like(self.global_weights)
 
             def step(self):
                 self.left -= 1
                 if self.left:
                     return
                 self.left = self.every
-                gradient = self.common - parameters_to_vector(self.local).detach()
+                gradient = self.global_weights - parameters_to_vector(self.local).detach()
                 self.buffer = self.momentum * self.buffer + gradient
-                self.common = self.common - self.lr * (gradient + self.momentum * self.buffer)
-                dist.all_reduce(self.common)
-                self.common /= dist.get_world_size()
-                vector_to_parameters(self.common.clone(), self.local)
+                self.global_weights = self.global_weights - self.lr * (gradient + self.momentum * self.buffer)
+                dist.all_reduce(self.global_weights)
+                self.global_weights /= dist.get_world_size()
+                vector_to_parameters(self.global_weights.clone(), self.local)
     '''),
 )

@@ -6,7 +6,7 @@ import torch
 
 from ddp_course.grader.vocabulary import Mistake, Wrong, check, driver_job, expect, recognised
 
-from .driver import EVERY_ONE, SHAPES, SOME, TIES, UPDATES, ZEROS, K, gradients
+from .driver import EVERY_ONE, SHAPES, SOME, STEPS, TIES, ZEROS, K, gradients
 
 FUNCTION = "TopK"
 UNTIED = (EVERY_ONE, SOME, ZEROS)  # the k largest numbers are settled
@@ -27,7 +27,7 @@ def the_largest_are_sent(case, rank, result):
             ]
             otherwise = "which numbers are the largest (of -3 and 2 it is -3), and at which place each is added"
             words, look_at = recognised(gradient, mistakes, otherwise)
-            raise Wrong(f"after update 1 the gradient of {name} on rank {rank} is wrong{words}", look_at)
+            raise Wrong(f"after step 1 the gradient of {name} on rank {rank} is wrong{words}", look_at)
 
 
 @check("each rank keeps the rest of its own", scenarios=UNTIED)
@@ -41,21 +41,21 @@ def a_rank_keeps_what_it_has_not_sent(case, rank, result):
                 Mistake("nothing", torch.zeros_like(gradient), "what becomes of the numbers that are not sent"),
             ]
             words, look_at = recognised(kept, mistakes, "kept[n] is this rank's, and of its own gradient")
-            raise Wrong(f"after update 1 what rank {rank} keeps of {name} is wrong{words}", look_at)
+            raise Wrong(f"after step 1 what rank {rank} keeps of {name} is wrong{words}", look_at)
 
 
 @check("what was sent and what is kept add up to all gradients", scenarios=[EVERY_ONE, TIES])
 def nothing_is_lost(case):
     for name, shape in SHAPES.items():
         sent, total = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)
-        for update in range(UPDATES):
-            sent += case.world * case.results[0][update]["reduced"][name]
-            total += sum(gradients(case.scenario, update, rank)[name] for rank in range(case.world))
-            kept = sum(result[update]["kept"][name] for result in case.results)
+        for step in range(STEPS):
+            sent += case.world * case.results[0][step]["reduced"][name]
+            total += sum(gradients(case.scenario, step, rank)[name] for rank in range(case.world))
+            kept = sum(result[step]["kept"][name] for result in case.results)
             gap = distance(sent + kept, total)
             expect(
                 gap < 1e3 * CLOSE,
-                f"after update {update + 1} the sum of sent and kept numbers of {name} is {gap:.1e} away from that of "
+                f"after step {step + 1} the sum of sent and kept numbers of {name} is {gap:.1e} away from that of "
                 "its gradients",
                 "what becomes of the numbers that are not sent this time: those that were kept before, and those that "
                 "are as large as one that is sent",
@@ -74,21 +74,21 @@ def a_parameter_without_a_gradient_waits(case, rank, result):
 
 @check("all ranks get the same gradient, to the last bit")
 def all_ranks_get_the_same(case, rank, result):
-    for number, (update, first) in enumerate(zip(result, case.results[0], strict=True), 1):
-        for name, gradient in update["reduced"].items():
+    for step, (report, first) in enumerate(zip(result, case.results[0], strict=True), 1):
+        for name, gradient in report["reduced"].items():
             expect(
                 gradient is None or torch.equal(gradient, first["reduced"][name]),
-                f"after update {number} the gradient of {name} on rank {rank} differs from rank 0's by a rounding",
+                f"after step {step} the gradient of {name} on rank {rank} differs from rank 0's by a rounding",
                 "the order in which each rank adds up what the others sent",
             )
 
 
-@check(lambda sent: f"{max(sent) // UPDATES} bytes per update at most")
+@check(lambda sent: f"{max(sent) // STEPS} bytes per step at most")
 def little_is_sent(case, rank, result):
     count = sum(
         min(K, gradient.numel())
-        for update in range(UPDATES)
-        for gradient in gradients(case.scenario, update, rank).values()
+        for step in range(STEPS)
+        for gradient in gradients(case.scenario, step, rank).values()
         if gradient is not None
     )
     sent = sum(operation.bytes for operation in case.operations[rank] if operation.op != "recv")
@@ -103,14 +103,14 @@ def little_is_sent(case, rank, result):
 
 
 def expect_as_simulated(case, rank, result, look_at):
-    """Raise Wrong unless after every update gradients and kept numbers are those of ranks simulated in one process."""
-    for number, (update, right) in enumerate(zip(result, simulate(case), strict=True), 1):
+    """Raise Wrong unless after every step gradients and kept numbers are those of ranks simulated in one process."""
+    for step, (report, right) in enumerate(zip(result, simulate(case), strict=True), 1):
         for kind, verb, tensors, right_tensors in (
-            ("gradient", "is", update["reduced"], right["reduced"]),
-            ("kept numbers", "are", update["kept"], right["kept"][rank]),
+            ("gradient", "is", report["reduced"], right["reduced"]),
+            ("kept numbers", "are", report["kept"], right["kept"][rank]),
         ):
             for name, expected in right_tensors.items():
-                begin = f"after update {number} the"
+                begin = f"after step {step} the"
                 how = "is there, though it had none" if expected is None else "is missing"
                 expect(
                     (tensors[name] is None) == (expected is None),
@@ -127,14 +127,14 @@ def expect_as_simulated(case, rank, result, look_at):
 
 
 def simulate(case):
-    """After each update the reduced gradients, by name, and what each rank keeps: all ranks in one process."""
+    """After each step the reduced gradients, by name, and what each rank keeps: all ranks in one process."""
     zeros = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in SHAPES.items()}
     kept = [zeros] * case.world
-    for update in range(UPDATES):
+    for step in range(STEPS):
         reduced = dict.fromkeys(SHAPES)
         for rank in range(case.world):
             kept[rank] = dict(kept[rank])
-            for name, gradient in gradients(case.scenario, update, rank).items():
+            for name, gradient in gradients(case.scenario, step, rank).items():
                 if gradient is not None:
                     sent, kept[rank][name] = largest(kept[rank][name] + gradient)
                     reduced[name] = sent / case.world + (0 if rank == 0 else reduced[name])

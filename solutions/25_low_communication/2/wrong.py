@@ -11,7 +11,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "largest_not_in_size", "takes the largest numbers, and never a negative one",
-        check="the_largest_are_sent", says="after update 1 the gradient of first on rank 0 is wrong", look="-3", edit="""
+        check="the_largest_are_sent", says="after step 1 the gradient of first on rank 0 is wrong", look="-3", edit="""
         -            largest = total.abs().topk(min(self.k, total.numel())).indices
         +            largest = total.topk(min(self.k, total.numel())).indices
     """),
@@ -28,7 +28,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "keeps_the_last_rest_only", "keeps what it has not sent of this gradient, and drops what it kept before",
-        check="nothing_is_lost", says="after update 2", look="kept before", edit="""
+        check="nothing_is_lost", says="after step 2", look="kept before", edit="""
         -            total[largest] = 0
         -            self.kept[number] = total.view_as(parameter)
         +            rest = parameter_gradient.clone()
@@ -41,14 +41,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "chooses_by_the_gradient", "chooses by the gradient alone: what is kept may wait for ever",
-        check="kept_numbers_compete", says="after update 2 the gradient of first on rank 0", look="the k largest of what",
+        check="kept_numbers_compete", says="after step 2 the gradient of first on rank 0", look="the k largest of what",
         edit="""
         -            largest = total.abs().topk(min(self.k, total.numel())).indices
         +            largest = parameter.grad.flatten().abs().topk(min(self.k, total.numel())).indices
     """),
     WrongAnswer(
         "kept_by_position", "leaves out parameters without a gradient, and so mixes up what is kept",
-        check="a_parameter_without_a_gradient_waits", says="after update 2 the gradient of second on rank 0",
+        check="a_parameter_without_a_gradient_waits", says="after step 2 the gradient of second on rank 0",
         look="belong to which", edit="""
         -        for number, parameter in enumerate(self.parameters):
         -            if parameter.grad is None:
@@ -93,7 +93,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "all_as_large_are_gone", "sends k numbers, and drops all others that are as large as the smallest of them",
-        check="nothing_is_lost", says="(many numbers are equally large): after update 1", look="as large as", edit="""
+        check="nothing_is_lost", says="(many numbers are equally large): after step 1", look="as large as", edit="""
         -            total[largest] = 0
         +            total[total.abs() >= total[largest].abs().min()] = 0
     """),
