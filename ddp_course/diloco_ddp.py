@@ -55,19 +55,19 @@ from ddp_course.training.throughput import peak_per_second
 class DiLoCoConfig(PretrainingConfig):
     """Pre-train MiniGPT with DiLoCo, one worker per rank. A run resumes with as many workers as it had.
 
-    Every --sync-every steps the workers meet: they all-reduce and take one outer step. Logging, validation, checkpoints
-    and stop requests wait for the next meeting. A worker that is early waits for the others, --timeout-seconds at most.
-    --max-nonfinite-steps counts meetings.
+    Every --sync-every steps the workers all-reduce their changes and take one outer step. Logging, validation,
+    checkpoints and stop requests wait for the next one. A worker that is early waits for the others, --timeout-seconds
+    at most. --max-nonfinite-steps counts outer steps.
     """
 
     sync_every: PositiveInt = 25
-    """Steps between meetings. At a meeting a worker sends as much as DDP does in one step. The last step has one."""
+    """Steps between outer steps. An outer step sends as much as DDP does in one step. The last step has one."""
     outer_lr: PositiveFloat = 0.7
     """Learning rate of the outer optimizer. 1, without momentum: the weights become the workers' mean."""
     outer_momentum: Share = 0.5
-    """Nesterov momentum of the outer optimizer, below 1. The paper has 0.9, for runs with many more meetings."""
+    """Nesterov momentum of the outer optimizer, below 1. The paper has 0.9, for runs with many more outer steps."""
     inner: Literal["adamw", "sgd"] = "adamw"
-    """The optimizer of a worker between meetings. sgd: without momentum."""
+    """The optimizer of a worker between outer steps. sgd: without momentum."""
 
 
 PRESETS = {"laptop": DiLoCoConfig(), "tiny": DiLoCoConfig(**TINY, sync_every=5)}
@@ -83,7 +83,7 @@ def train(config: DiLoCoConfig) -> int:
     model_config, dtype = make_model_config(config, tokens), parameter_dtype(config.precision)
     parameters = parameter_count(model_config)
     need = training_bytes(parameters, dtype) + batch_bytes(config, model_config)
-    need += 3 * parameters * dtype.itemsize  # the common weights, the outer gradient, and momentum
+    need += 3 * parameters * dtype.itemsize  # the global weights, the outer gradient, and momentum
     require_memory(world, "this training run", need)
     set_matmul_precision(config.precision)
     attention = choose_attention(config.precision, world.device, config.context)
@@ -93,7 +93,7 @@ def train(config: DiLoCoConfig) -> int:
     inner = make_inner(config, model)
     process_group.seed_rank(config.seed, world.rank)
     diloco = DiLoCo(world, model, inner, config.outer_lr, config.outer_momentum)
-    # DiLoCo 2/6: a checkpoint holds the common weights, every worker's inner optimizer, and the outer momentum.
+    # DiLoCo 2/6: a checkpoint holds the global weights, every worker's inner optimizer, and the outer momentum.
     scaler = torch.amp.GradScaler(world.device.type, enabled=False)  # disabled; minigpt_ddp.py resumes with one
     parts = {"model": model, "optimizer": diloco, "scaler": scaler}
     loop = TrainingLoop(run_directory, config, TrainingState(parts, make_identity(config, tokens, config.precision)))
@@ -103,7 +103,7 @@ def train(config: DiLoCoConfig) -> int:
 
     world.say(
         f"{parameters:,} parameters; {len(tokens.train):,} training tokens{windows.described}; "
-        f"{config.precision} on {world.device}\n{world.size} worker(s) meet every {config.sync_every} updates; "
+        f"{config.precision} on {world.device}\n{world.size} worker(s), an outer step every {config.sync_every} steps; "
         f"{config.tokens_per_update:,} tokens per update = {world.size} worker(s) x {accumulation_steps} "
         f"micro-batch(es) x {config.micro_batch_size} windows x {config.context} tokens"
     )
@@ -111,11 +111,11 @@ def train(config: DiLoCoConfig) -> int:
     batches = micro_batches(windows, config, steps, rank=world.rank, world_size=world.size, device=world.device)
     peak = peak_per_second(world, config.precision, minigpt.flops_per_token(model_config))
     for first_step in loop.steps(unit="tokens", per_step=config.tokens_per_update, peak=peak):
-        meeting = min(config.steps, first_step - first_step % config.sync_every + config.sync_every)
+        sync_step = min(config.steps, first_step - first_step % config.sync_every + config.sync_every)
         loss_sum = torch.zeros((), device=world.device, dtype=torch.float64)
         norm_sum, target_count = 0.0, 0
-        # DiLoCo 3/6: between meetings a worker trains on its own windows, and sends nothing.
-        for step in range(first_step, meeting):
+        # DiLoCo 3/6: between outer steps a worker trains on its own windows, and sends nothing.
+        for step in range(first_step, sync_step):
             set_learning_rate(inner, config.learning_rate_at(step))
             for _ in range(accumulation_steps):
                 inputs, targets = next(batches)
@@ -130,21 +130,21 @@ def train(config: DiLoCoConfig) -> int:
             inner.zero_grad()
             target_count += windows.targets(step)
         # DiLoCo 5/6: one all-reduce of the size of the model, and a small one for loss, norm and stop requests.
-        outer_norm = diloco.meet()
+        outer_norm = diloco.outer_step()
         total_loss, total_norm = loop.sum_over_ranks(loss_sum, norm_sum)
-        if loop.passes(config.check_every, meeting):
-            assert_replicas_equal(world, model, diloco.outer, own_random_state=True, step=meeting)
-        step_count = meeting - first_step
+        if loop.passes(config.check_every, sync_step):
+            assert_replicas_equal(world, model, diloco.outer, own_random_state=True, step=sync_step)
+        step_count = sync_step - first_step
         loop.report(
             loss_sum,
-            step=meeting,
+            step=sync_step,
             loss=total_loss / target_count,
-            learning_rate=config.learning_rate_at(meeting - 1),
+            learning_rate=config.learning_rate_at(sync_step - 1),
             grad_norm=total_norm / step_count / world.size,
             outer_grad_norm=outer_norm,
             **windows.logged(target_count / step_count),
         )
-        # DiLoCo 6/6: only after a meeting do all ranks hold the same model, to be saved and validated.
+        # DiLoCo 6/6: only after an outer step do all ranks have the same model, to be saved and validated.
         loop.save_and_validate(lambda: {"loss": validate(model, tokens, config, config.precision, world)})
 
     assert_replicas_equal(world, model)

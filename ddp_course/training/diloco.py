@@ -1,7 +1,7 @@
-"""DiLoCo: each worker takes many inner steps, then all meet: the mean change of their weights makes an outer step.
+"""DiLoCo: each worker takes many inner steps; then the mean change of their weights makes an outer step.
 
 Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models" (2023). With an outer learning
-rate of 1 and no momentum, a meeting averages the weights: local SGD (Stich, 2019).
+rate of 1 and no momentum, an outer step averages the weights: local SGD (Stich, 2019).
 """
 
 import torch
@@ -15,10 +15,10 @@ from ddp_course.distributed.process_group import World
 
 
 class DiLoCo:
-    """The outer optimizer, `outer`: SGD with Nesterov momentum over the global weights, those after the last meeting.
+    """The outer optimizer, `outer`: SGD with Nesterov momentum over the global weights, equal on all workers.
 
-    inner: this worker's own optimizer; a meeting does not change its state. All workers begin with rank 0's weights
-    (collective). Save checkpoints right after a meeting: then the model has the global weights.
+    inner: this worker's own optimizer; an outer step does not change its state. All workers begin with rank 0's weights
+    (collective). Save checkpoints right after an outer step: then the model has the global weights.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class DiLoCo:
         self._copy_to_model()
         self.outer = torch.optim.SGD([self._global_weights], lr, momentum, nesterov=momentum > 0)
 
-    def meet(self) -> float:
+    def outer_step(self) -> float:
         """Take an outer step with one all-reduce, and copy the new global weights into the model (collective).
 
         Returns the norm of the outer gradient.
@@ -56,7 +56,7 @@ class DiLoCo:
         """The states of all inner optimizers and of the outer one on rank 0, {} on the others (collective).
 
         The state of rank 0's AdamW is at the top level, as in a checkpoint of minigpt_ddp.py, which can resume from it.
-        That of another inner optimizer is not: AdamW would find no averages in it and start anew without an error.
+        That of another inner optimizer is not: AdamW would find no averages in it and start again without an error.
         """
         states = [None] * self._world.size if self._world.is_main else None
         dist.gather_object(_on_cpu(self._inner.state_dict()), states, dst=0)
