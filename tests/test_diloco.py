@@ -34,7 +34,7 @@ FLAGS = (
 SGD = ("--gradient-clip", 0, "--learning-rate", 0.3)
 LIKE_DDP = (*SGD, "--inner", "sgd", "--outer-lr", 1, "--outer-momentum", 0)
 PACKED = ("--pack", "--validation-windows", 1, "--micro-batch-size", 4)
-# Ten steps, so that the last meeting comes early, and a limit that clips every gradient.
+# Ten steps, so that the last outer step comes early, and a limit that clips every gradient.
 SELDOM = ("--sync-every", 4, "--steps", 10, "--gradient-clip", 0.5, "--outer-lr", 0.7, "--outer-momentum", 0.9)
 RESUMED = (
     *"--precision float32 --dropout 0.1 --sync-every 2 --outer-momentum 0.9 --check-every 2".split(),
@@ -112,7 +112,7 @@ def gap(ours, theirs, step=STEPS):
     return max(distances)
 
 
-def test_workers_that_meet_after_every_step_are_ddp(ran):
+def test_workers_with_an_outer_step_after_every_step_are_ddp(ran):
     """Plain SGD inside, an outer rate of 1 without momentum, and no clipping: DDP clips the mean gradient."""
     _, folder, outcomes, _ = ran
     assert outcomes["every step"] == outcomes["packed"] == outcomes["DDP"] == outcomes["packed DDP"] == "0"
@@ -122,14 +122,14 @@ def test_workers_that_meet_after_every_step_are_ddp(ran):
     assert gap(folder / "every 4", folder / "DDP") > 1e3 * EQUAL
 
 
-def test_bytes_are_those_of_ddp_over_the_steps_between_meetings(ran):
+def test_bytes_are_those_of_ddp_over_the_steps_between_outer_steps(ran):
     _, folder, _, sent = ran
     weights = checkpoint(folder / "DDP", STEPS)["model"]
     size = 8 * sum(tensor.numel() for name, tensor in weights.items() if name != "output.weight")
     large = {name: sum(nbytes for nbytes in sent[name] if nbytes > 64) for name in ("DDP", "every step", "every 4")}
     assert large["DDP"] == (STEPS + 1) * size  # the first is of a backward pass before the first step
     assert large["every step"] == STEPS * size and large["every 4"] == STEPS // 4 * size
-    # Each meeting sends loss, norm, whether to stop and seconds; each validation two; of each checkpoint whether the
+    # Each outer step sends loss, norm, whether to stop and seconds; each validation two; of each checkpoint whether the
     # weights are finite.
     small = sorted(size for size in sent["every 4"] if size <= 64)
     assert small == [8] * 2 + [16] * 2 + [32] * (STEPS // 4)
@@ -138,7 +138,7 @@ def test_bytes_are_those_of_ddp_over_the_steps_between_meetings(ran):
 def simulated(more, workers):
     """DiLoCo written out, in one process that computes for all workers in turn.
 
-    Returns {step of a meeting: weights}, {step of a meeting: mean loss since the last one} and the validation loss.
+    Returns {outer step: weights}, {outer step: mean loss since the last one} and the validation loss.
     """
     config = parse(diloco_ddp.PRESETS, flags("nowhere", *more))
     tokens = open_tokens(prepare(config.data, config.tokenizer, config.vocab_size))
@@ -180,7 +180,7 @@ def simulated(more, workers):
 
 
 def test_workers_equal_one_process_that_computes_for_all(ran):
-    """AdamW and clipping for each worker, Nesterov outside, and a last meeting that comes early."""
+    """AdamW and clipping for each worker, Nesterov outside, and a last outer step that comes early."""
     ranks, folder, outcomes, _ = ran
     history, losses, validation = simulated(SELDOM, ranks)
     assert outcomes["seldom"] == "0" and list(history) == [4, 8, 10]
@@ -214,7 +214,7 @@ def test_a_checkpoint_that_forgets_something_shows(ran, fault):
     assert gap(folder / fault, folder / "whole") > 1e-5
 
 
-def test_sigterm_to_one_rank_stops_all_at_the_next_meeting(ran):
+def test_sigterm_to_one_rank_stops_all_at_the_next_outer_step(ran):
     _, folder, outcomes, _ = ran
     assert outcomes["stopped"] == "75"
     assert sorted(os.listdir(folder / "stopped/checkpoints")) == ["step_000002"]
@@ -234,13 +234,13 @@ def test_minigpt_ddp_and_it_go_on_from_each_other(ran):
 
 
 def test_one_worker_is_plain_training(tmp_path):
-    """However seldom it meets itself: AdamW, clipping and dropout as in minigpt_ddp.py."""
+    """At any --sync-every: AdamW, clipping and dropout as in minigpt_ddp.py."""
     more = ("--dropout", 0.1, "--gradient-clip", 0.5, "--activation-checkpointing")
     train_here(tmp_path / "plain", *FLAGS, *more)
     for every in (1, 3, 100):
         run_dir = tmp_path / f"every_{every}"
         printed = train_one(run_dir, *more, "--sync-every", every, "--outer-lr", 1, "--outer-momentum", 0)
-        assert f"1 worker(s) meet every {every} updates" in printed
+        assert f"1 worker(s), an outer step every {every} steps" in printed
         ours, theirs = checkpoint(run_dir, STEPS), checkpoint(tmp_path / "plain", STEPS)
         assert largest_gap(ours["model"], theirs["model"]) < EQUAL
         for number, averages in theirs["optimizer"]["state"].items():
@@ -254,7 +254,7 @@ def test_one_worker_is_plain_training(tmp_path):
             previous = step
 
 
-def test_what_is_due_between_meetings_is_done_at_the_next(tmp_path):
+def test_what_is_due_between_outer_steps_is_done_at_the_next(tmp_path):
     train_one(tmp_path, "--sync-every", 3, "--checkpoint-every", 4, "--validate-every", 7, "--log-every", 5)
     assert sorted(os.listdir(tmp_path / "checkpoints")) == ["step_000006", "step_000008"]
     assert sorted(metrics(tmp_path, "val_loss")) == [8] and sorted(metrics(tmp_path)) == [6, 8]
