@@ -102,7 +102,7 @@ def train(config: DiLoCoConfig) -> int:
         return 0
 
     world.say(
-        f"{parameters:,} parameters; {len(tokens.train):,} training tokens{windows.described}; "
+        f"{parameters:,} parameters; {len(tokens.train):,} training tokens{windows.description}; "
         f"{config.precision} on {world.device}\n{world.size} worker(s), an outer step every {config.sync_every} steps; "
         f"{config.tokens_per_update:,} tokens per update = {world.size} worker(s) x {accumulation_steps} "
         f"micro-batch(es) x {config.micro_batch_size} windows x {config.context} tokens"
@@ -142,7 +142,7 @@ def train(config: DiLoCoConfig) -> int:
             learning_rate=config.learning_rate_at(sync_step - 1),
             grad_norm=total_norm / step_count / world.size,
             outer_grad_norm=outer_norm,
-            **windows.logged(target_count / step_count),
+            **windows.metrics(target_count / step_count),
         )
         # DiLoCo 6/6: only after an outer step do all ranks have the same model, to be saved and validated.
         loop.save_and_validate(lambda: {"loss": validate(model, tokens, config, config.precision, world)})

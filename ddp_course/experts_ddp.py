@@ -118,7 +118,7 @@ def train(config: ExpertsConfig) -> int:
 
     world.say(
         f"{size:,} parameters, {local_size:,} of them on rank 0; "
-        f"{len(tokens.train):,} training tokens{windows.described}; {config.precision} on {world.device}\n"
+        f"{len(tokens.train):,} training tokens{windows.description}; {config.precision} on {world.device}\n"
         f"{config.experts} experts over {expert_ranks} rank(s), {mesh.dp.size} replica(s); "
         f"{config.tokens_per_update:,} tokens per update = {world.size} rank(s) x {accumulation_steps} "
         f"micro-batch(es) x {config.micro_batch_size} windows x {config.context} tokens"
@@ -166,7 +166,7 @@ def train(config: ExpertsConfig) -> int:
             grad_norm=gradient_norm,
             balance=total_balance / config.layers,
             busiest=busiest(choices),
-            **windows.logged(target_count),
+            **windows.metrics(target_count),
         )
         # MoE 7/7: ranks communicate in the forward pass, so all take the same number of batches.
         loop.save_and_validate(lambda: {"loss": validate(model, tokens, config, config.precision, world, even=True)})

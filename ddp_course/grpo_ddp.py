@@ -44,7 +44,7 @@ from ddp_course.post_training.policies import load_policy, prepare_policy, write
 from ddp_course.post_training.prompts import prompts_of
 from ddp_course.post_training.reward_model import load_reward_model
 from ddp_course.post_training.rewards import Parses, parses
-from ddp_course.post_training.rollout import Players, cut_off, sample_groups, take_pairs, write
+from ddp_course.post_training.rollout import RolloutModels, complete, real_completions, sample_groups, take_pairs
 from ddp_course.training.command_line import run
 from ddp_course.training.loop import TrainingLoop
 from ddp_course.training.memory import require_memory
@@ -77,7 +77,7 @@ def train(config: GRPOConfig) -> int:
         backbone = from_rank_0(world, lambda: prepare_backbone(name)) if name else ""
         reward = load_reward_model(config.reward_model, world.device, backbone)
         identity["reward model"] = reward.fingerprint()  # a resumed run may find another one in the folder
-    players = Players(
+    models = RolloutModels(
         policy,
         copy.deepcopy(policy).requires_grad_(False),
         reward,
@@ -89,7 +89,7 @@ def train(config: GRPOConfig) -> int:
         begin=start.begin,
     )
     previous = run_directory.resumed_settings
-    prompts, pairs, prompts_file = from_rank_0(world, lambda: collect_or_read_prompts(config, players, previous))
+    prompts, pairs, prompts_file = from_rank_0(world, lambda: collect_or_read_prompts(config, models, previous))
 
     require_memory(world, "an update", least_bytes(config, policy, world.size))
     optimizer = make_adamw(policy, config.learning_rate, config.weight_decay)
@@ -111,10 +111,10 @@ def train(config: GRPOConfig) -> int:
     # DDP 3/7: the wrapper averages gradients. It is called in training only; sampling calls the bare model.
     ddp_policy = wrap(world, policy, torch.zeros(1, 2, dtype=torch.int64, device=world.device))
     held_out, real = prompts.held_out[world.rank :: world.size], prompts.real[world.rank :: world.size]
-    reference_metrics = validate(players, write(players, players.reference, held_out, config.seed), config, world)
+    reference_metrics = validate(models, complete(models, models.reference, held_out, config.seed), config, world)
     baselines = {"reference": reference_metrics["reward"], "reference_parses": reference_metrics["parses"]}
     if prompts.real:  # the reward of real code: a policy that gets more need not write better code
-        corpus_metrics = validate(players, cut_off(players, held_out, real), config, world)
+        corpus_metrics = validate(models, real_completions(models, held_out, real), config, world)
         baselines |= {"real": corpus_metrics["reward"], "real_parses": corpus_metrics["parses"]}
     per_step = config.prompts_per_update * (config.group_size if config.objective == "grpo" else 2)
     for step in loop.steps(unit="completions", per_step=per_step, shown=("reward", "kl", "beta")):
@@ -125,10 +125,10 @@ def train(config: GRPOConfig) -> int:
         # DDP 4/7: the prompts of a step are the same at any world size. A rank takes its share, in whole groups.
         if config.objective == "grpo":
             chosen = prompts_of(prompts.train, seed=config.seed, update=step, count=config.prompts_per_update)
-            batch, distinct = sample_groups(players, chosen[world.rank :: world.size], config.group_size)
+            batch, distinct = sample_groups(models, chosen[world.rank :: world.size], config.group_size)
         else:
             chosen = pairs_of_update(config.seed, step, config.prompts_per_update, len(pairs))
-            batch, distinct = take_pairs(players, [pairs[n] for n in chosen[world.rank :: world.size]], beta.value)
+            batch, distinct = take_pairs(models, [pairs[n] for n in chosen[world.rank :: world.size]], beta.value)
         if loop.abandons_step():  # sampling takes most of a step
             continue
         # DDP 5/7: the loss and every metric are a sum over all ranks, divided by a count over all ranks.
@@ -150,7 +150,7 @@ def train(config: GRPOConfig) -> int:
         # DDP 6/7: beta follows the KL over all ranks' samples. By its own KL each rank would get another loss.
         beta.update(metrics["kl"])
         loop.save_and_validate(
-            lambda: validate(players, write(players, policy, held_out, config.seed), config, world) | baselines
+            lambda: validate(models, complete(models, policy, held_out, config.seed), config, world) | baselines
         )
 
     assert_replicas_equal(world, policy)
@@ -166,10 +166,10 @@ def train(config: GRPOConfig) -> int:
             flush=True,
         )
         chosen = prompts.held_out[: config.samples]
-        for name, model in (("reference", players.reference), ("policy", policy)):
-            completions = players.sample(model, [players.encode(prompt) for prompt in chosen], config.seed)
+        for name, model in (("reference", models.reference), ("policy", policy)):
+            completions = models.sample(model, [models.encode(prompt) for prompt in chosen], config.seed)
             for prompt, completion in zip(chosen, completions, strict=True):
-                run_directory.add_sample(loop.step, f"# the {name}:\n{''.join(players.decode(prompt, completion))}")
+                run_directory.add_sample(loop.step, f"# the {name}:\n{''.join(models.decode(prompt, completion))}")
         if folder := write_as_folder(policy, run_directory.path / f"huggingface_step_{loop.step:06d}"):
             print(f"the policy for transformers, and for --pretrained: hf:{folder}", flush=True)
         print(f"run directory: {run_directory.path}", flush=True)
@@ -226,12 +226,12 @@ def learn(
     return loss_sum, clipped_count, gradient_norm.item()
 
 
-def validate(players: Players, texts: list[tuple[str, str]], config: GRPOConfig, world: World) -> dict[str, float]:
+def validate(models: RolloutModels, texts: list[tuple[str, str]], config: GRPOConfig, world: World) -> dict[str, float]:
     """Mean reward of completions, and the share that parses, whatever the reward is (collective).
 
     texts: this rank's prompts and their completions.
     """
-    reward = players.reward.score(*zip(*texts, strict=True)).sum().item() if texts else 0.0
+    reward = models.reward.score(*zip(*texts, strict=True)).sum().item() if texts else 0.0
     parsed = sum(parses(*text, config.min_statements) for text in texts)
     reward, parsed, count = sum_over_ranks(world, reward, parsed, len(texts))
     return {"reward": reward / count, "parses": parsed / count, "prompts": count}

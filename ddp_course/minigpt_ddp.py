@@ -123,7 +123,7 @@ def train(config: TrainConfig) -> int:
     with autocast(precision, world.device):
         ddp_model = wrap(world, torch.compile(model) if config.compile else model, window, window)
     world.say(
-        f"{parameter_count(model_config):,} parameters; {len(tokens.train):,} training tokens{windows.described}; "
+        f"{parameter_count(model_config):,} parameters; {len(tokens.train):,} training tokens{windows.description}; "
         f"{precision} on {world.device}\n{config.tokens_per_update:,} tokens per update = {world.size} rank(s) x "
         f"{accumulation_steps} micro-batch(es) x {config.micro_batch_size} windows x {config.context} tokens"
     )
@@ -165,7 +165,7 @@ def train(config: TrainConfig) -> int:
             loss=total_loss / target_count,
             learning_rate=learning_rate,
             grad_norm=gradient_norm.item(),
-            **windows.logged(target_count),
+            **windows.metrics(target_count),
         )
         loop.save_and_validate(lambda: {"loss": validate(model, tokens, config, precision, world)})
 

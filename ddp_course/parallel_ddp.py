@@ -175,7 +175,7 @@ def train(config: ParallelConfig) -> int:
     dist.all_gather_object(counts, sum(shard.local.numel() for shard in shards))
     world.say(
         f"{parameters:,} parameters, {min(counts):,} to {max(counts):,} of them on a rank; {len(tokens.train):,} "
-        f"training tokens{windows.described}; {precision} on {world.device}\nmesh: {mesh}; "
+        f"training tokens{windows.description}; {precision} on {world.device}\nmesh: {mesh}; "
         f"{config.tokens_per_update:,} tokens per update = {mesh.replicas} share(s) x {accumulation_steps} "
         f"micro-batch(es) x {config.micro_batch_size} windows x {config.context} tokens"
     )
@@ -193,7 +193,7 @@ def train(config: ParallelConfig) -> int:
         keys = keys.view(accumulation_steps, mesh.replicas, -1)[:, mesh.replica].flatten().to(world.device)
         with autocast(config.precision, world.device):
             # fully_shard averages over dp, shard and cp. We want the mean over the tokens.
-            loss_sum = pipeline.forward_backward(inputs, targets, mesh.averaged / target_count, keys=keys)
+            loss_sum = pipeline.forward_backward(inputs, targets, mesh.gradient_ranks / target_count, keys=keys)
         # MESH 5/7: both ends of the pipeline hold the tied table, and each has a part of its gradient.
         if mesh.pp.size > 1 and (stage.first or stage.last):
             add_other_end(stage.table.grad, mesh.pp)
@@ -203,17 +203,17 @@ def train(config: ParallelConfig) -> int:
         gradient_norm = clip_gradients(shards, config.gradient_clip or math.inf)
         optimizer.step()
         optimizer.zero_grad()
-        logged = windows.logged(target_count)
+        metrics = windows.metrics(target_count)
         if config.experts:
-            logged["busiest"] = step_router_biases(stage.mixtures, (mesh.dp, mesh.shard, mesh.cp), config.bias_rate)
+            metrics["busiest"] = step_router_biases(stage.mixtures, (mesh.dp, mesh.shard, mesh.cp), config.bias_rate)
         if loop.passes(config.check_every):
             assert_copies_equal(world, shards, step + 1, biases)
 
         # MESH 7/7: tp peers compute the same loss, and only last stages know one. It is counted once.
-        own_loss = loss_sum if mesh.speaks_for_replica else 0.0
+        own_loss = loss_sum if mesh.reports_loss else 0.0
         [total_loss] = loop.sum_over_ranks(own_loss)
         loop.report(
-            own_loss, loss=total_loss / target_count, learning_rate=learning_rate, grad_norm=gradient_norm, **logged
+            own_loss, loss=total_loss / target_count, learning_rate=learning_rate, grad_norm=gradient_norm, **metrics
         )
         loop.save_and_validate(lambda: {"loss": validate(stage, pipeline, tokens, config, mesh)})
 
@@ -240,7 +240,7 @@ def validate(stage: Stage, pipeline: Pipeline, tokens: Tokens, config: ParallelC
     rows = micro_batches_per_step(config, mesh) * config.micro_batch_size
     batches = even_held_out_batches(tokens, config, rows, mesh.replica, mesh.replicas)
     loss_sum, count = loss_and_target_count(stage, pipeline.forward, batches, config.precision, mesh.world)
-    is_counted = mesh.speaks_for_replica
+    is_counted = mesh.reports_loss
     loss_sum, count = sum_over_ranks(mesh.world, loss_sum * is_counted, count * is_counted / mesh.cp.size)
     return loss_sum / count
 

@@ -21,7 +21,7 @@ from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
 from ddp_course.post_training.batch import describe
 from ddp_course.post_training.grpo import AdaptiveBeta, kl_estimate
 from ddp_course.post_training.policies import load_policy
-from ddp_course.post_training.rollout import Players, sample_groups
+from ddp_course.post_training.rollout import RolloutModels, sample_groups
 
 PROMPTS = [f"def f{n}({'a, ' * (n % 3)}b):" for n in range(5)]  # 5 prompts: 4 ranks have 2, 1, 1, 1
 GROUP = 3
@@ -35,8 +35,8 @@ def completion(prompt, number):
 
 
 @dataclass(frozen=True)
-class FixedPlayers(Players):
-    """Players whose completions depend on the prompt alone."""
+class FixedModels(RolloutModels):
+    """Models whose completions depend on the prompt alone."""
 
     def sample(self, model, prompts, seed=None):
         texts = [self.tokenizer.decode(prompt[len(self.begin) :]) for prompt in prompts]
@@ -64,7 +64,7 @@ def models(name):
 
 def train(world, name, fault):
     policy, reference, words, begin = models(name)
-    players = FixedPlayers(policy, reference, Length(), words, 12, 0.9, 2, precision="float64", begin=begin)
+    rollout = FixedModels(policy, reference, Length(), words, 12, 0.9, 2, precision="float64", begin=begin)
     config = GRPOConfig(passes=2, micro_batch_size=2, clip=0.02, temperature=0.9, precision="float64")
     optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-3)
     beta = AdaptiveBeta(0.5, target=0.0075, gain=0.5)
@@ -72,7 +72,7 @@ def train(world, name, fault):
     rounds = []
     for number in range(3):
         prompts = PROMPTS[number:] + PROMPTS[:number]
-        batch, distinct = sample_groups(players, prompts[world.rank :: world.size], GROUP)
+        batch, distinct = sample_groups(rollout, prompts[world.rank :: world.size], GROUP)
         metrics = describe(batch, distinct, world)
         divisor = int(batch.counted.sum()) * world.size if fault == "own divisor" else metrics["tokens"]
         _, _, norm = learn(replica, optimizer, batch, divisor, beta.value, config, world)

@@ -35,7 +35,7 @@ from ddp_course.post_training.pairwise_objective import pairwise_advantages, pai
 from ddp_course.post_training.pretrained import load_pretrained
 from ddp_course.post_training.prompts import collect, prompts_of
 from ddp_course.post_training.rewards import Parses, parses
-from ddp_course.post_training.rollout import Players, take_pairs
+from ddp_course.post_training.rollout import RolloutModels, take_pairs
 from ddp_course.training import command_line
 
 GRPO = ROOT / "ddp_course" / "grpo_ddp.py"
@@ -194,8 +194,8 @@ def test_pairs_without_a_prompt_and_with_one_token(tmp_path):
     torch.manual_seed(1)
     words = tokenizer.build("bytes", [])
     model = MiniGPT(MiniGPTConfig(256, 16, 1, 1, 8))
-    players = Players(model, model, Parses(1), words, 4, 1.0, micro_batch_size=2, precision="float32")
-    batch, _ = take_pairs(players, [Pair("", "a", "b", "")], beta=0.1)
+    models = RolloutModels(model, model, Parses(1), words, 4, 1.0, micro_batch_size=2, precision="float32")
+    batch, _ = take_pairs(models, [Pair("", "a", "b", "")], beta=0.1)
     assert batch.tokens.tolist() == [[words.end_of_text, ord("a")], [words.end_of_text, ord("b")]]
     assert batch.counted.tolist() == [[True], [True]]
     with one_process_group() as world:

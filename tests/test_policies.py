@@ -15,7 +15,7 @@ from ddp_course import grpo_ddp
 from ddp_course.base.errors import InputError
 from ddp_course.post_training.policies import ForeignConfig, ForeignModel, load_policy, prepare_policy
 from ddp_course.post_training.rewards import Parses
-from ddp_course.post_training.rollout import Players
+from ddp_course.post_training.rollout import RolloutModels
 from ddp_course.training.command_line import parse
 
 BODY = "\n    c = a\n    return b\n"
@@ -114,27 +114,31 @@ def test_an_architecture_can_be_a_policy(transformers, folder, tmp_path, what):
     name = save(transformers, folder, tmp_path, getattr(transformers, kind)(**sizes))
     (tmp_path / "tokenizer_config.json").write_bytes((folder / "tokenizer_config.json").read_bytes())
     start = load_policy(name)
-    players = Players(start.model, start.model, Parses(1), start.tokenizer, 4, 1.0, 2, "float32", begin=start.begin)
-    drawn = players.sample(players.policy, [players.encode(text) for text in ("def f(a):", "x", "for item in")], seed=1)
+    models = RolloutModels(
+        start.model, start.model, Parses(1), start.tokenizer, 4, 1.0, 2, "float32", begin=start.begin
+    )
+    drawn = models.sample(models.policy, [models.encode(text) for text in ("def f(a):", "x", "for item in")], seed=1)
     assert len(drawn) == 3 and all(1 <= len(completion) <= 4 for completion in drawn)
-    text = torch.tensor([[*players.encode("x"), 5, 7, 9]])
+    text = torch.tensor([[*models.encode("x"), 5, 7, 9]])
     padded = torch.nn.functional.pad(text, (0, 6))
-    expected, _ = players.log_probabilities(players.policy, text)
-    observed, _ = players.log_probabilities(players.policy, padded)
+    expected, _ = models.log_probabilities(models.policy, text)
+    observed, _ = models.log_probabilities(models.policy, padded)
     assert (observed[:, : expected.shape[1]] - expected).abs().max() < 1e-5
 
 
 def test_a_policy_of_nanochat(nanochat):  # noqa: F811
     start = load_policy("nanochat:sft/d20")
     assert nanochat[0][0] == "sft" and start.begin == (49,) and start.tokenizer.end_of_text == 49
-    players = Players(start.model, start.model, Parses(1), start.tokenizer, 5, 1.0, 2, "float32", begin=start.begin)
-    prompts = [players.encode(prompt) for prompt in ("def f():", "x", "")]
+    models = RolloutModels(
+        start.model, start.model, Parses(1), start.tokenizer, 5, 1.0, 2, "float32", begin=start.begin
+    )
+    prompts = [models.encode(prompt) for prompt in ("def f():", "x", "")]
     assert [len(prompt) for prompt in prompts] == [9, 2, 1] and all(prompt[0] == 49 for prompt in prompts)
-    drawn = players.sample(players.policy, prompts, seed=1)
-    assert drawn == players.sample(players.policy, prompts, seed=1) != players.sample(players.policy, prompts, seed=2)
+    drawn = models.sample(models.policy, prompts, seed=1)
+    assert drawn == models.sample(models.policy, prompts, seed=1) != models.sample(models.policy, prompts, seed=2)
     assert all(1 <= len(completion) <= 5 and 49 not in completion[:-1] for completion in drawn)
     tokens = torch.tensor([[49, 1, 2, 3]])
-    log_probs, _ = players.log_probabilities(players.policy, tokens)
+    log_probs, _ = models.log_probabilities(models.policy, tokens)
     with torch.no_grad():
         own = start.model.model(tokens).log_softmax(-1)
     torch.testing.assert_close(log_probs[0], own[0, range(3), [1, 2, 3]])

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from ddp_course.base.errors import InputError
-from ddp_course.lab.step_shares import EXPOSED, IDLE, fastest, hidden, lane, shares, steps_of
+from ddp_course.lab.step_shares import EXPOSED, IDLE, fastest, hidden_share, lane, part_seconds, steps_of
 from ddp_course.lab.trace import aligned, clocks, lateness, matched, read_traces, save_merged, transfers
 
 pytestmark = pytest.mark.smoke
@@ -58,7 +58,7 @@ def twice(spans):
 
 def test_the_parts_of_a_step_add_up_to_it_also_as_medians_of_two_steps(tmp_path):
     [trace] = read_traces([write(tmp_path, step=twice(STEP), work=twice(WORK), messages=twice(MESSAGES))]).values()
-    results = {part: round(1e3 * seconds, 6) for part, seconds in shares(trace).items()}
+    results = {part: round(1e3 * seconds, 6) for part, seconds in part_seconds(trace).items()}
     assert results == {
         "input": 10,
         "forward": 30,
@@ -69,23 +69,23 @@ def test_the_parts_of_a_step_add_up_to_it_also_as_medians_of_two_steps(tmp_path)
         "messages": 40,
         "step": 100,
     }
-    assert hidden(trace) == pytest.approx(0.5)
+    assert hidden_share(trace) == pytest.approx(0.5)
 
 
 def test_a_message_outside_backward_counts_where_the_step_waits_for_it(tmp_path):
     [trace] = read_traces([write(tmp_path, messages=[("gloo:all_reduce", 97, 100)])]).values()
-    results = shares(trace)
+    results = part_seconds(trace)
     assert results[EXPOSED] == pytest.approx(0.003) and results["optimizer"] == pytest.approx(0.005)
 
 
 def test_a_step_without_messages_hides_nothing(tmp_path):
     [trace] = read_traces([write(tmp_path, messages=[])]).values()
-    assert shares(trace)[EXPOSED] == 0
+    assert part_seconds(trace)[EXPOSED] == 0
     with pytest.raises(InputError, match="nothing to hide"):
-        hidden(trace)
+        hidden_share(trace)
     [trace] = read_traces([write(tmp_path, step=[])]).values()
     with pytest.raises(InputError, match="no step"):
-        shares(trace)
+        part_seconds(trace)
 
 
 def test_a_lane_has_the_parts_the_waiting_and_the_messages_one_after_the_other(tmp_path):
@@ -146,9 +146,9 @@ def test_the_fastest_step_has_the_fastest_slowest_rank(tmp_path):
         for rank, several in times.items()
     ]
     results = fastest(read_traces(paths))
-    assert {rank: shares(trace)["step"] for rank, trace in results.items()} == pytest.approx({0: 0.06, 1: 0.065})
+    assert {rank: part_seconds(trace)["step"] for rank, trace in results.items()} == pytest.approx({0: 0.06, 1: 0.065})
     assert [len(trace.messages) for trace in results.values()] == [1, 1]
-    assert shares(results[1])[EXPOSED] == pytest.approx(0.063)
+    assert part_seconds(results[1])[EXPOSED] == pytest.approx(0.063)
 
 
 def test_the_base_time_of_a_file_counts(tmp_path):

@@ -20,7 +20,7 @@ from ddp_course.data.windows import IGNORED, micro_batches, window_starts
 class StreamWindows:
     """Windows that start anywhere in the stream, as `windows.micro_batches` draws them."""
 
-    described = ""  # text after the number of training tokens, when a run starts
+    description = ""  # text after the number of training tokens, when a run starts
 
     def __init__(self, tokens: np.ndarray | Shards, end_of_text: int, context: int, seed: int, per_update: int) -> None:
         """The arguments are those of PackedWindows. Raises InputError if the text is shorter than a window."""
@@ -34,7 +34,7 @@ class StreamWindows:
         """The number of targets in a step's global batch."""
         return self._per_update
 
-    def logged(self, targets: int) -> dict[str, float]:
+    def metrics(self, targets: int) -> dict[str, float]:
         """Further metrics of a step: none, because all windows are full."""
         return {}
 
@@ -67,7 +67,7 @@ class PackedWindows:
         return len(self._targets)
 
     @property
-    def described(self) -> str:
+    def description(self) -> str:
         return f" in {len(self):,} packed windows, {self.fill_rate:.1%} filled"
 
     def micro_batches(
@@ -83,7 +83,7 @@ class PackedWindows:
         """The number of targets in a step's global batch. Every rank computes it without communication."""
         return int(self._targets[self._draw(update, self._per_update // self._context)].sum())
 
-    def logged(self, targets: int) -> dict[str, float]:
+    def metrics(self, targets: int) -> dict[str, float]:
         """Further metrics of a step: the share of its positions that have a target."""
         return {"fill_rate": targets / self._per_update}
 

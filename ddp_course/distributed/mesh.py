@@ -100,12 +100,12 @@ class Mesh:
         return self.dp.rank * self.shard.size + self.shard.rank
 
     @property
-    def averaged(self) -> int:
+    def gradient_ranks(self) -> int:
         """The number of ranks over which fully_shard averages a gradient."""
         return self.replicas * self.cp.size
 
     @property
-    def speaks_for_replica(self) -> bool:
+    def reports_loss(self) -> bool:
         """True on the first tp rank of the last stage: it knows the loss, and sums over such ranks count it once."""
         return self.pp.rank == self.pp.size - 1 and self.tp.rank == 0
 

@@ -91,7 +91,7 @@ def part_intervals(trace: Trace, step: Span) -> dict[str, Intervals]:
     return {**intervals, EXPOSED: exposed, IDLE: difference(window, named), "messages": messages}
 
 
-def shares(trace: Trace) -> dict[str, float]:
+def part_seconds(trace: Trace) -> dict[str, float]:
     """Seconds per step of each of `PARTS`, of all "messages", and of the whole "step": medians over the steps."""
     steps = [part_intervals(trace, step) for step in steps_of(trace)]
     rows = [{part: seconds(intervals) for part, intervals in parts.items()} for parts in steps]
@@ -99,12 +99,12 @@ def shares(trace: Trace) -> dict[str, float]:
     return result | {"step": median(step.end - step.start for step in steps_of(trace))}
 
 
-def hidden(trace: Trace) -> float:
+def hidden_share(trace: Trace) -> float:
     """The share of this rank's communication time that overlaps with computation.
 
     Raises InputError if its steps have no communication.
     """
-    times = shares(trace)
+    times = part_seconds(trace)
     if not times["messages"]:
         raise InputError(f"Rank {trace.rank}'s steps have no messages, so there is nothing to hide.")
     return 1 - times[EXPOSED] / times["messages"]

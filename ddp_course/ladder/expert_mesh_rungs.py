@@ -63,8 +63,10 @@ def on_mesh(setting: Setting, world: World, sizes: Callable[[int], dict[str, int
     shards, windows = parameter_shards(stage, mesh, TIED), Axis(mesh.replicas, mesh.replica, dist.group.WORLD)
 
     def gradients(batch: Batch) -> None:
-        loss = divide_by_targets(setting, stage(*share_along(setting, world, batch, windows)), batch, mesh.averaged)
-        (loss * mesh.averaged).backward()  # FSDP2 averages over these ranks
+        loss = divide_by_targets(
+            setting, stage(*share_along(setting, world, batch, windows)), batch, mesh.gradient_ranks
+        )
+        (loss * mesh.gradient_ranks).backward()  # FSDP2 averages over these ranks
         if setting.fault != "experts_undivided":
             average_expert_gradients(shards, mesh)
         for shard in shards:

@@ -28,7 +28,7 @@ class Reward(Protocol):
 
 
 @dataclass(frozen=True)
-class Players:
+class RolloutModels:
     """The models of a rollout and its settings: the policy in training, the frozen reference and the reward.
 
     new_tokens: most tokens of a completion. micro_batch_size: sequences per forward pass. begin: tokens before every
@@ -94,34 +94,34 @@ class Players:
         return log_probs, entropy
 
 
-def sample_groups(players: Players, prompts: Sequence[str], group_size: int) -> tuple[Batch, int]:
+def sample_groups(models: RolloutModels, prompts: Sequence[str], group_size: int) -> tuple[Batch, int]:
     """Sample `group_size` completions for each prompt, reward them, and compute their advantages within the group.
 
     Also returns the number of completions that differ from all earlier ones of their group.
     """
     prompts = [prompt for prompt in prompts for _ in range(group_size)]
-    ids = [players.encode(prompt) for prompt in prompts]
-    completions = players.sample(players.policy, ids)
-    texts = [players.decode(*both) for both in zip(prompts, completions, strict=True)]
-    rewards = players.reward.score(*zip(*texts, strict=True)).to(players.device)
+    ids = [models.encode(prompt) for prompt in prompts]
+    completions = models.sample(models.policy, ids)
+    texts = [models.decode(*both) for both in zip(prompts, completions, strict=True)]
+    rewards = models.reward.score(*zip(*texts, strict=True)).to(models.device)
     advantages = group_advantages(rewards.view(-1, group_size)).flatten()
     groups = [texts[first : first + group_size] for first in range(0, len(texts), group_size)]
-    return _batch(players, ids, completions, rewards, advantages), sum(len(set(group)) for group in groups)
+    return _batch(models, ids, completions, rewards, advantages), sum(len(set(group)) for group in groups)
 
 
-def take_pairs(players: Players, pairs: Sequence[Pair], beta: float) -> tuple[Batch, int]:
+def take_pairs(models: RolloutModels, pairs: Sequence[Pair], beta: float) -> tuple[Batch, int]:
     """The two answers of each pair, the chosen one first, with the pairwise objective's weights as advantages.
 
     Nothing is sampled. Also returns the number of answers.
     """
-    prompts = [players.encode(pair.prompt) for pair in pairs for _ in range(2)]
+    prompts = [models.encode(pair.prompt) for pair in pairs for _ in range(2)]
     answers = [(pair.prompt, answer) for pair in pairs for answer in (pair.chosen, pair.rejected)]
-    completions = [players.tokenizer.encode(answer)[: players.new_tokens] for _, answer in answers]
-    rewards = players.reward.score(*zip(*answers, strict=True)).to(players.device)
+    completions = [models.tokenizer.encode(answer)[: models.new_tokens] for _, answer in answers]
+    rewards = models.reward.score(*zip(*answers, strict=True)).to(models.device)
     # 1 for chosen, -1 for rejected: the batch's `better`. Its advantages need log-probabilities: set below.
     signs = torch.ones_like(rewards)
     signs[1::2] = -1
-    batch = _batch(players, prompts, completions, rewards, signs)
+    batch = _batch(models, prompts, completions, rewards, signs)
     log_probs, reference = (
         mean_over_tokens(values, batch.counted).view(-1, 2) for values in (batch.old, batch.reference)
     )
@@ -129,28 +129,30 @@ def take_pairs(players: Players, pairs: Sequence[Pair], beta: float) -> tuple[Ba
     return batch, len(answers)
 
 
-def write(players: Players, model: MiniGPT | ForeignModel, prompts: Sequence[str], seed: int) -> list[tuple[str, str]]:
+def complete(
+    models: RolloutModels, model: MiniGPT | ForeignModel, prompts: Sequence[str], seed: int
+) -> list[tuple[str, str]]:
     """Sample one completion for each prompt; returns both as text. The same `seed` draws the same random numbers."""
-    completions = players.sample(model, [players.encode(prompt) for prompt in prompts], seed) if prompts else []
-    return [players.decode(*both) for both in zip(prompts, completions, strict=True)]
+    completions = models.sample(model, [models.encode(prompt) for prompt in prompts], seed) if prompts else []
+    return [models.decode(*both) for both in zip(prompts, completions, strict=True)]
 
 
-def cut_off(players: Players, prompts: Sequence[str], real: Sequence[str]) -> list[tuple[str, str]]:
+def real_completions(models: RolloutModels, prompts: Sequence[str], real: Sequence[str]) -> list[tuple[str, str]]:
     """Each prompt with the code that follows it in the corpus, truncated to `new_tokens` tokens; both as text."""
     return [
-        players.decode(prompt, players.tokenizer.encode(text)[: players.new_tokens])
+        models.decode(prompt, models.tokenizer.encode(text)[: models.new_tokens])
         for prompt, text in zip(prompts, real, strict=True)
     ]
 
 
 def _batch(
-    players: Players,
+    models: RolloutModels,
     prompts: Sequence[Sequence[int]],
     completions: Sequence[Sequence[int]],
     rewards: Tensor,
     advantages: Tensor,
 ) -> Batch:
-    tokens, counted = padded(prompts, completions, players.device)
-    old, entropy = players.log_probabilities(players.policy, tokens)
-    reference, _ = players.log_probabilities(players.reference, tokens)
+    tokens, counted = padded(prompts, completions, models.device)
+    old, entropy = models.log_probabilities(models.policy, tokens)
+    reference, _ = models.log_probabilities(models.reference, tokens)
     return Batch(tokens, counted, old, reference, entropy, rewards, advantages.to(old.dtype), advantages.sign())

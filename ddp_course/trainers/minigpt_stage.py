@@ -173,7 +173,7 @@ class Stage(nn.Module):
         if self.first and self.last:
             self.output.weight = self.token_embedding.weight
         self.tensor_axis = mesh.tp
-        if mesh.averaged > 1 or policy:
+        if mesh.gradient_ranks > 1 or policy:
             options = {"reshard_after_forward": mesh.pp.size == 1, "mp_policy": policy or MixedPrecisionPolicy()}
             for mixture in self.mixtures:  # first: what is sharded already is left out of the block
                 fully_shard(mixture.experts, mesh=mesh.expert_weights, **options)
