@@ -253,7 +253,8 @@ def test_one_process_drops_where_minigpt_does():
     gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
     model.zero_grad()
     axis = Axis(1, 0, None)
-    mesh = SimpleNamespace(pp=axis, cp=axis, tp=axis, averaged=1, world=SimpleNamespace(device=torch.device("cpu")))
+    world = SimpleNamespace(device=torch.device("cpu"))
+    mesh = SimpleNamespace(pp=axis, cp=axis, tp=axis, gradient_ranks=1, world=world)
     stage = Stage(model, mesh)
     ours = stage(*tokens, keys)
     ours.backward()
@@ -301,7 +302,7 @@ def test_a_tensor_rank_has_half_of_each_matrix():
         sizes = {name: parameter.numel() for name, parameter in whole.named_parameters()}
         own, two = Axis(1, 0, None), Axis(2, 1, None)
         world = SimpleNamespace(device=torch.device("meta"))
-        stage = Stage(whole, SimpleNamespace(pp=own, cp=own, tp=two, averaged=1, world=world))
+        stage = Stage(whole, SimpleNamespace(pp=own, cp=own, tp=two, gradient_ranks=1, world=world))
     matrices = {name: p.numel() for name, p in stage.named_parameters() if p.dim() == 2 and "position" not in name}
     assert matrices == {name: sizes[name] / 2 for name in matrices} and "token_embedding.weight" in matrices
     assert len(stage.own_positions) == config.context / 2
