@@ -2,24 +2,38 @@
 
 from ddp_doctor.audited import AuditedRun
 from ddp_doctor.checks import files, gradients, job, replicas, samples, scale, validation
-from ddp_doctor.checks.finding import TITLES, Finding
+from ddp_doctor.checks.finding import Finding
 
 FAILED = "this check itself failed"
-MODULES = {  # with the names of their checks: each is a function, and has its title in TITLES
-    replicas: "replicas unused buffers state",
-    gradients: "averaged accumulated once",
-    scale: "scale tokens",
-    samples: "samples split reshuffled dropout draws",
-    validation: "validation metrics",
-    files: "writers atomic loadable",
-    job: "exit timeout threads",
+ALL = {
+    "replicas": replicas.replicas,
+    "averaged": gradients.averaged,
+    "accumulated": gradients.accumulated,
+    "scale": scale.scale,
+    "tokens": scale.tokens,
+    "once": gradients.once_per_update,
+    "unused": replicas.unused,
+    "buffers": replicas.buffers,
+    "state": replicas.state,
+    "samples": samples.own_samples,
+    "split": samples.split,
+    "reshuffled": samples.reshuffled,
+    "dropout": samples.dropout,
+    "draws": samples.draws,
+    "validation": validation.validation,
+    "metrics": validation.metrics,
+    "writers": files.one_writer,
+    "atomic": files.atomic,
+    "loadable": files.loadable,
+    "exit": job.clean_exit,
+    "timeout": job.timeout,
+    "threads": job.threads,
 }
-ALL = {name: getattr(module, name) for module, names in MODULES.items() for name in names.split()}
 
 
 def findings(run: AuditedRun) -> list[Finding]:
     """One finding for each check. One that follows from another finding becomes "unknown", and names that one."""
-    by_name = {name: _finding(name, ALL[name], run) for name in TITLES if name in ALL}
+    by_name = {name: _finding(name, check, run) for name, check in ALL.items()}
     causes = {
         "unused": ("averaged", "replicas"),
         "averaged": ("replicas", "scale", "once"),

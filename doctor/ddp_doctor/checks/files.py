@@ -13,7 +13,7 @@ def _name(path: str) -> str:
     return path if short.startswith("../..") else short
 
 
-def writers(run: AuditedRun) -> Finding:
+def one_writer(run: AuditedRun) -> Finding:
     writers: dict[str, dict[int, dict]] = {}
     for rank, events in run.of("open", "save", "rename").items():
         for event in events:

@@ -209,7 +209,7 @@ def _are_used(optimizers) -> bool:
     return bool(used) and sum(map(bool, used)) * 2 >= len(used)
 
 
-def once(run: AuditedRun) -> Finding:
+def once_per_update(run: AuditedRun) -> Finding:
     calls = [call for call in run.of("call").get(0, []) if call["ddp"] and call["train"] and call["gradients"]]
     steps, passes = run.of("step").get(0, []), run.of("backward").get(0, [])
     if not calls or not steps:

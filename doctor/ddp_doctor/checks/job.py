@@ -4,7 +4,7 @@ from ddp_doctor.audited import AuditedRun
 from ddp_doctor.checks.finding import Finding
 
 
-def exit(run: AuditedRun) -> Finding:
+def clean_exit(run: AuditedRun) -> Finding:
     begin = run.first("group begins")
     if begin is None:
         return Finding("exit", "unknown", "the script made no process group")

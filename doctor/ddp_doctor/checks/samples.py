@@ -52,7 +52,7 @@ def epoch_list(run: AuditedRun, trains: bool):
     return [ranks for epochs in _epochs(run, trains).values() for _, ranks in sorted(epochs.items())]
 
 
-def samples(run: AuditedRun) -> Finding:
+def own_samples(run: AuditedRun) -> Finding:
     if not run.data_parallel:
         return Finding("samples", "unknown", NOT_DATA_PARALLEL)
     cure = "Give the DataLoader a DistributedSampler, or each rank its own share: data[rank::world_size]."
