@@ -17,7 +17,7 @@ def main() -> None:
     replica, adamw = accelerator.prepare(model, optimizer(model, fused=True))
     tokens_of_a_rank = WORKLOAD.tokens_per_update(1)
 
-    def update(step: int) -> float:
+    def train_step(step: int) -> float:
         total = 0.0
         for inputs, targets in WORKLOAD.batches(step, accelerator.process_index, accelerator.num_processes):
             with accelerator.accumulate(replica):
@@ -31,7 +31,7 @@ def main() -> None:
             total += loss.detach()
         return accelerator.reduce(total, "mean").item() / tokens_of_a_rank
 
-    timed(update)
+    timed(train_step)
 
 
 if __name__ == "__main__":

@@ -31,11 +31,11 @@ def main() -> None:
         trainers[name] = (replica, optimizer(replica, fused=True))
     tokens_of_a_rank = args.accumulation_steps * WORKLOAD.micro_batch_size * WORKLOAD.context
 
-    def step_seconds(name: str, update: int) -> float:
+    def step_seconds(name: str, step: int) -> float:
         replica, adamw = trainers[name]
         dist.barrier()
         start = time.perf_counter()
-        for micro_step, (inputs, targets) in enumerate(WORKLOAD.batches(update, world.rank, world.size), start=1):
+        for micro_step, (inputs, targets) in enumerate(WORKLOAD.batches(step, world.rank, world.size), start=1):
             if micro_step > args.accumulation_steps:
                 break
             with contextlib.nullcontext() if micro_step == args.accumulation_steps else replica.no_sync():

@@ -18,7 +18,7 @@ def main() -> None:
     adamw = optimizer(replica, fused=True)
     tokens_of_a_rank = WORKLOAD.tokens_per_update(1)
 
-    def update(step: int) -> float:
+    def train_step(step: int) -> float:
         total = torch.zeros((), device=world.device)
         batches = WORKLOAD.batches(step, world.rank, world.size, world.device)
         for micro_step, (inputs, targets) in enumerate(batches, start=1):
@@ -34,7 +34,7 @@ def main() -> None:
         dist.all_reduce(total)
         return total.item() / WORKLOAD.tokens_per_update(world.size)
 
-    timed(update)
+    timed(train_step)
 
 
 if __name__ == "__main__":

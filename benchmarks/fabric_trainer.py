@@ -22,7 +22,7 @@ def main() -> None:
     replica, adamw = fabric.setup(model, optimizer(model, fused=True))
     tokens_of_a_rank = WORKLOAD.tokens_per_update(1)
 
-    def update(step: int) -> float:
+    def train_step(step: int) -> float:
         total = 0.0
         for micro_step, (inputs, targets) in enumerate(WORKLOAD.batches(step, fabric.global_rank, fabric.world_size)):
             silent = micro_step < WORKLOAD.accumulation_steps - 1
@@ -35,7 +35,7 @@ def main() -> None:
         adamw.zero_grad()
         return fabric.all_reduce(total, reduce_op="mean").item() / tokens_of_a_rank
 
-    timed(update)
+    timed(train_step)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ class Losses(nn.Module):
 
 
 class Clock(TrainerCallback):
-    """Seconds from the first micro-batch of an update to the end of its optimizer step."""
+    """Seconds from the first micro-batch of a step to the end of its optimizer step."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []

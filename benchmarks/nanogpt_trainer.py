@@ -18,7 +18,7 @@ from workload import AS_NANOGPT, timed
 
 from ddp_course.distributed import process_group
 
-PRODUCTS = 6  # times that all products of an update are computed
+PRODUCTS = 6  # times that all products of a step are computed
 
 
 class Attention(nn.Module):
@@ -80,7 +80,7 @@ def main() -> None:
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
     adamw = torch.optim.AdamW(groups, lr=work.learning_rate, betas=(0.9, 0.95), fused=on_gpu or None)
 
-    def update(step: int) -> float:
+    def train_step(step: int) -> float:
         [(inputs, targets)] = work.batches(step, world.rank, world.size, world.device)
         with torch.autocast(world.device.type, torch.bfloat16, enabled=on_gpu):
             loss = replica(inputs, targets)
@@ -90,7 +90,7 @@ def main() -> None:
         adamw.zero_grad(set_to_none=True)
         return loss.item()
 
-    timed(update)
+    timed(train_step)
     if not on_gpu:
         print(json.dumps({"products": seconds_of_products(model)}), flush=True)
 

@@ -2,7 +2,7 @@
 
     TOKENS=$(folder of the tokens) torchrun --standalone --nproc-per-node=2 benchmarks/no_sync_or_sync.py
 
-Prints {"no_sync": seconds an update, "every_micro_batch": seconds, "ratios": every/no_sync of each pair, "ratio"}.
+Prints {"no_sync": seconds a step, "every_micro_batch": seconds, "ratios": every/no_sync of each pair, "ratio"}.
 """
 
 import contextlib
@@ -29,10 +29,10 @@ def main() -> None:
     adamw = optimizer(model, fused=True)
     scale = world.size / WORKLOAD.tokens_per_update(world.size)
 
-    def update_seconds(update: int, silent: bool) -> float:
+    def step_seconds(step: int, silent: bool) -> float:
         torch.distributed.barrier()  # neither side waits for the end of the other
         start = time.perf_counter()
-        for micro_step, (inputs, targets) in enumerate(WORKLOAD.batches(update, world.rank, world.size)):
+        for micro_step, (inputs, targets) in enumerate(WORKLOAD.batches(step, world.rank, world.size)):
             last = micro_step == WORKLOAD.accumulation_steps - 1
             with replica.no_sync() if silent and not last else contextlib.nullcontext():
                 with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -43,10 +43,10 @@ def main() -> None:
         adamw.zero_grad()
         return time.perf_counter() - start
 
-    update_seconds(0, silent=False), update_seconds(1, silent=True)  # buckets are rebuilt, memory is allocated
+    step_seconds(0, silent=False), step_seconds(1, silent=True)  # buckets are rebuilt, memory is allocated
     seconds: dict[bool, list[float]] = {False: [], True: []}
     for silent in in_turns(seconds, PAIRS):
-        seconds[silent].append(update_seconds(2 + len(seconds[silent]), silent))
+        seconds[silent].append(step_seconds(2 + len(seconds[silent]), silent))
     ratios = divide(seconds[False], seconds[True])
     medians = {"no_sync": statistics.median(seconds[True]), "every_micro_batch": statistics.median(seconds[False])}
     print(json.dumps(medians | {"ratios": ratios, "ratio": statistics.median(ratios)}), flush=True)

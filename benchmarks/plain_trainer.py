@@ -54,7 +54,7 @@ def main() -> None:
     adamw = optimizer(model, fused=False)
     tokens = WORKLOAD.tokens_per_update(world.size)
 
-    def update(step: int) -> float:
+    def train_step(step: int) -> float:
         total = 0.0
         for micro_step, (inputs, targets) in enumerate(WORKLOAD.batches(step, world.rank, world.size)):
             if world.size > 1:
@@ -69,7 +69,7 @@ def main() -> None:
         dist.all_reduce(total)
         return total.item() / tokens
 
-    timed(update)
+    timed(train_step)
 
 
 if __name__ == "__main__":

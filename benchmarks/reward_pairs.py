@@ -3,7 +3,7 @@
     python benchmarks/reward_pairs.py [--rounds 5]
 
 One process, one thread, the backbone of the laptop preset (untrained: its speed does not depend on what it knows). All
-sides do one update on the same pairs: features, head, pairwise loss, backward, optimizer step. Prints one JSON object:
+sides do one step on the same pairs: features, head, pairwise loss, backward, optimizer step. Prints one JSON object:
 {"ours": pairs a second of each round, "unbatched": ..., "unbatched, gradients on": ...}.
 """
 
@@ -22,7 +22,7 @@ from measure import HERE, Table, divide, in_turns, one_thread
 from torch import Tensor
 
 from ddp_course import minigpt_ddp
-from ddp_course.data.pairs import TRAIN, Pair, pairs_of_update, prepare_pairs, read_pairs
+from ddp_course.data.pairs import TRAIN, Pair, pairs_of_step, prepare_pairs, read_pairs
 from ddp_course.data.token_file import open_tokens, prepare
 from ddp_course.distributed import process_group
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig, set_attention
@@ -33,7 +33,7 @@ from ddp_course.post_training.reward_model import RewardModel, padded
 from ddp_course.reward_ddp import PRESETS, backbone_trial
 from ddp_course.training.precision import autocast, choose_precision, set_matmul_precision
 
-PAIRS = 64  # an update, as in the laptop preset
+PAIRS = 64  # a step, as in the laptop preset
 
 
 def compare_reward(table: Table, rounds: int) -> None:
@@ -70,7 +70,7 @@ def one_by_one(model: RewardModel, pairs: list[Pair], gradients: bool) -> Tensor
     return torch.cat(rows).float()
 
 
-def update_seconds(model: RewardModel, optimizer: torch.optim.Optimizer, features: Callable[[], Tensor]) -> float:
+def step_seconds(model: RewardModel, optimizer: torch.optim.Optimizer, features: Callable[[], Tensor]) -> float:
     start = time.perf_counter()
     margins = margins_of(model.head, features())
     (-F.logsigmoid(margins)).mean().backward()
@@ -104,8 +104,8 @@ def main() -> None:
     }
     speeds: dict[str, list[float]] = {side: [] for side in sides}
     for turn, side in enumerate(in_turns(sides, rounds + 1)):
-        pairs = [training_pairs[n] for n in pairs_of_update(1, turn // len(sides), PAIRS, len(training_pairs))]
-        seconds = update_seconds(model, optimizer, lambda side=side, pairs=pairs: sides[side](pairs))
+        pairs = [training_pairs[n] for n in pairs_of_step(1, turn // len(sides), PAIRS, len(training_pairs))]
+        seconds = step_seconds(model, optimizer, lambda side=side, pairs=pairs: sides[side](pairs))
         model.backbone.requires_grad_(False)
         model.backbone.zero_grad()
         if turn >= len(sides):  # the first round warms up

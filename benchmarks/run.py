@@ -54,7 +54,7 @@ tables show the median and the range of the rounds' ratios. Another machine give
 Where nothing else is said, the model has {config.layers} layers of {config.width} units, context {config.context} and
 {config.vocab_size} tokens: {parameter_count(config):,} parameters. A process takes {work.accumulation_steps} \
 micro-batches of {work.micro_batch_size} windows an
-update, on one thread; the first {WARM_UP} updates of a run are not counted.
+step, on one thread; the first {WARM_UP} steps of a run are not counted.
 
 {gpu_section()}
 """
@@ -77,7 +77,7 @@ def section(title: str, table: Table, how: argparse.Namespace) -> str:
 
 {machine.cpu}, {machine.physical_cores} cores, bfloat16 units: {", ".join(machine.bf16_instructions) or "none"}; \
 GPUs: {", ".join(machine.gpus) or "none"}; {machine.os}; PyTorch {machine.torch}, Python {machine.python};
-commit {git("rev-parse", "--short", "HEAD") or "unknown"}{dirty}; {how.rounds} rounds of {how.steps} updates.
+commit {git("rev-parse", "--short", "HEAD") or "unknown"}{dirty}; {how.rounds} rounds of {how.steps} steps.
 
 | what | median | range | to reach | reached |
 |---|---|---|---|---|
@@ -89,7 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=SECTIONS, nargs="+", default=list(SECTIONS), help="sections to measure")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each comparison")
-    parser.add_argument("--steps", type=int, default=5, help="updates a run")
+    parser.add_argument("--steps", type=int, default=5, help="steps a run")
     parser.add_argument("--launches", type=int, default=50, help="launches that must end with exit code 0")
     how = parser.parse_args()
     for title in how.only:

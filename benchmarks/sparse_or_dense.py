@@ -6,9 +6,9 @@ Both look up the same ids, get the same gradients and take one plain step: signs
 which is the cheapest optimizer that a dense table can have. A dense table is left out where it would not fit. Prints
 one JSON object: for each number of rows, "sparse" and "dense" (or null), each with
 
-    bytes     what a rank hands to the collectives in an update, counted where they are called
+    bytes     what a rank hands to the collectives in a step, counted where they are called
     memory    bytes by which the process has grown since before the table was built
-    seconds   of an update, one number a round: the median of the round's updates; the sides take turns
+    seconds   of a step, one number a round: the median of the round's steps; the sides take turns
 """
 
 import argparse
@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddp_course.distributed import process_group
 from ddp_course.distributed.sparse_embedding import SparseEmbedding, SparseSignSGD
 
-WIDTH, BATCH, UPDATES = 16, 256, 5  # numbers in a row, ids of a rank, updates of a round
+WIDTH, BATCH, STEPS = 16, 256, 5  # numbers in a row, ids of a rank, steps of a round
 ROWS = (10**3, 10**4, 10**5, 10**6, 10**7)
 
 
@@ -38,7 +38,7 @@ class Sparse:
         self.table = SparseEmbedding(rows, WIDTH)
         self.optimizer, self.sent, self._all_gather = SparseSignSGD(self.table, world, lr=1e-3), 0, dist.all_gather
 
-    def update(self, ids: torch.Tensor, factors: torch.Tensor) -> None:
+    def step(self, ids: torch.Tensor, factors: torch.Tensor) -> None:
         dist.all_gather = self._counted
         (self.table(ids) * factors).sum().backward()
         self.optimizer.step()
@@ -60,7 +60,7 @@ class Dense:
             self.table.register_comm_hook(None, self._counted)
         self.optimizer = torch.optim.SGD(embedding.parameters(), lr=1e-3)
 
-    def update(self, ids: torch.Tensor, factors: torch.Tensor) -> None:
+    def step(self, ids: torch.Tensor, factors: torch.Tensor) -> None:
         (self.table(ids) * factors).sum().backward()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=False)  # the gradient is DDP's bucket and stays
@@ -86,26 +86,26 @@ def measure(rows: int, rounds: int, world: process_group.World) -> dict:
         if name == "dense" and not fits(rows, world):
             continue
         memory_before, sides[name] = own.memory_info().rss, kind(rows, world)
-        one_update(sides[name], rows, random)
+        one_step(sides[name], rows, random)
         sides[name].sent = 0
-        one_update(sides[name], rows, random)
+        one_step(sides[name], rows, random)
         results[name] = {"bytes": sides[name].sent, "memory": own.memory_info().rss - memory_before, "seconds": []}
     if results["dense"]:
-        one_update(counted := Dense(rows, world, counted=True), rows, random)
+        one_step(counted := Dense(rows, world, counted=True), rows, random)
         results["dense"]["bytes"] = counted.sent
         del counted
     for number in range(rounds):
         for name in list(sides)[:: 1 if number % 2 == 0 else -1]:
-            seconds = [one_update(sides[name], rows, random) for _ in range(UPDATES)]
+            seconds = [one_step(sides[name], rows, random) for _ in range(STEPS)]
             results[name]["seconds"].append(statistics.median(seconds))
     return results
 
 
-def one_update(side: Sparse | Dense, rows: int, random: torch.Generator) -> float:
+def one_step(side: Sparse | Dense, rows: int, random: torch.Generator) -> float:
     ids, factors = torch.randint(rows, (BATCH,), generator=random), torch.randn(BATCH, WIDTH, generator=random)
     dist.barrier()
     start = time.perf_counter()
-    side.update(ids, factors)
+    side.step(ids, factors)
     return time.perf_counter() - start
 
 
@@ -127,7 +127,7 @@ def compare_sparse(table, rounds: int) -> None:
                     f"{max(side['memory'], 0) / 2**20:.0f} MiB"
                 )
             )
-            table.figure(f"an update of the {name} embedding, {rows}", text)
+            table.figure(f"a step of the {name} embedding, {rows}", text)
         if dense:
             table.ratio(
                 f"step time: dense embedding under DDP over sparse, {rows}", divide(dense["seconds"], sparse["seconds"])
@@ -140,7 +140,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
     options = parser.parse_args()
     world = process_group.start(timeout_seconds=120, device="cpu")
-    measure(10, 1, world)  # what the first update of a process loads is no table's memory
+    measure(10, 1, world)  # what the first step of a process loads is no table's memory
     print(json.dumps({rows: measure(rows, options.rounds, world) for rows in options.rows}))
     sys.stdout.flush()
     os._exit(0)  # a hook's callbacks run in threads of gloo, whose tear-down can abort a finished process

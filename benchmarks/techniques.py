@@ -18,13 +18,13 @@ def compare_wrappers(table: Table, rounds: int) -> None:
         result = on_two_ranks("by_hand_trainer.py", "--pairs", rounds + 2, "--accumulation-steps", accumulation_steps)
         table.ratio(
             f"step time of our bucketed data parallel over torch's DDP, {accumulation_steps} micro-batch"
-            f"{'es' * (accumulation_steps > 1)} an update",
+            f"{'es' * (accumulation_steps > 1)} a step",
             result["ratios"],
             1.1,
             at_most=True,
         )
     table.ratio(
-        "step time with an all-reduce in every micro-batch over no_sync, 4 micro-batches an update",
+        "step time with an all-reduce in every micro-batch over no_sync, 4 micro-batches a step",
         on_two_ranks("no_sync_or_sync.py")["ratios"],
     )
 

@@ -1,4 +1,4 @@
-"""The one piece of work that every trainer here is given: same model, same windows, same update, same precision."""
+"""The one piece of work that every trainer here is given: same model, same windows, same step, same precision."""
 
 import argparse
 import json
@@ -47,12 +47,12 @@ class Workload:
         return flags + ["--log-every", 1, "--validation-windows", 2, "--validate-every", 0, "--sample-tokens", 0]
 
     def batches(
-        self, update: int, rank: int, world_size: int, device: torch.device = CPU
+        self, step: int, rank: int, world_size: int, device: torch.device = CPU
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         batches = micro_batches(
             open_tokens(os.environ["TOKENS"]).train,
             seed=self.seed,
-            update=update,
+            step=step,
             context=self.context,
             rank=rank,
             world_size=world_size,
@@ -78,8 +78,8 @@ def optimizer(model: torch.nn.Module, fused: bool = True) -> torch.optim.Optimiz
     return make_adamw(model, WORKLOAD.learning_rate, weight_decay=0.1, fused=fused)
 
 
-def timed(update: Callable[[int], float]) -> None:
-    """Call `update(u)` for each step asked for on the command line; print the seconds and losses of this rank."""
+def timed(train_step: Callable[[int], float]) -> None:
+    """Call `train_step(number)` for each step of the command line; print the seconds and losses of this rank."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--compile", action="store_true")  # for the trainer that looks for it
@@ -87,7 +87,7 @@ def timed(update: Callable[[int], float]) -> None:
     seconds, losses = [], []
     for step in range(steps):
         start = time.perf_counter()
-        losses.append(update(step))
+        losses.append(train_step(step))
         seconds.append(time.perf_counter() - start)
     memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
     print(json.dumps({"seconds": seconds, "losses": losses, "memory": memory}), flush=True)

@@ -103,7 +103,7 @@ def train(config: FinetuneConfig) -> int:
     world.say(
         f"{sum(p.numel() for p in trainable_module.parameters()):,} parameters of a model with {size:,} learn; "
         f"{config.precision} on {world.device}\n{len(examples):,} examples to train on and {len(held_out):,} held out, "
-        f"cut at {max_tokens} tokens; {config.examples_per_update} examples per update, over {world.size} rank(s)"
+        f"cut at {max_tokens} tokens; {config.examples_per_update} examples per step, over {world.size} rank(s)"
     )
     for step in loop.steps(unit="examples", per_step=config.examples_per_update):
         learning_rate = config.learning_rate_at(step)

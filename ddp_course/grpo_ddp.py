@@ -27,7 +27,7 @@ from torch.nn.utils import clip_grad_norm_
 from ddp_course.base.errors import InputError
 from ddp_course.checkpoint.run_directory import open_run
 from ddp_course.checkpoint.training_state import TrainingState
-from ddp_course.data.pairs import pairs_of_update
+from ddp_course.data.pairs import pairs_of_step
 from ddp_course.distributed import process_group
 from ddp_course.distributed.bucket_order import wrap
 from ddp_course.distributed.process_group import World
@@ -91,7 +91,7 @@ def train(config: GRPOConfig) -> int:
     previous = run_directory.resumed_settings
     prompts, pairs, prompts_file = from_rank_0(world, lambda: collect_or_read_prompts(config, models, previous))
 
-    require_memory(world, "an update", least_bytes(config, policy, world.size))
+    require_memory(world, "a step", least_bytes(config, policy, world.size))
     optimizer = make_adamw(policy, config.learning_rate, config.weight_decay)
     beta = AdaptiveBeta(config.beta, config.kl_target, config.beta_gain)
     # DDP 2/7: each rank draws random numbers of its own. A checkpoint holds the generators of all ranks, and beta.
@@ -124,10 +124,10 @@ def train(config: GRPOConfig) -> int:
         set_learning_rate(optimizer, learning_rate)
         # DDP 4/7: the prompts of a step are the same at any world size. A rank takes its share, in whole groups.
         if config.objective == "grpo":
-            chosen = prompts_of(prompts.train, seed=config.seed, update=step, count=config.prompts_per_update)
+            chosen = prompts_of(prompts.train, seed=config.seed, step=step, count=config.prompts_per_update)
             batch, distinct = sample_groups(models, chosen[world.rank :: world.size], config.group_size)
         else:
-            chosen = pairs_of_update(config.seed, step, config.prompts_per_update, len(pairs))
+            chosen = pairs_of_step(config.seed, step, config.prompts_per_update, len(pairs))
             batch, distinct = take_pairs(models, [pairs[n] for n in chosen[world.rank :: world.size]], beta.value)
         if loop.abandons_step():  # sampling takes most of a step
             continue

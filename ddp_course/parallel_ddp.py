@@ -229,7 +229,7 @@ def micro_batches_per_step(config: ParallelConfig, mesh: Mesh) -> int:
     count = gradient_accumulation_steps(config, mesh.replicas, f"--dp x --shard = {mesh.replicas}")
     if config.schedule == "1f1b" and count < config.pp:
         raise InputError(
-            f"--pp {config.pp} stages need as many micro-batches or more, an update has {count}: choose a "
+            f"--pp {config.pp} stages need as many micro-batches or more, a step has {count}: choose a "
             "smaller --micro-batch-size, or a larger --tokens-per-update"
         )
     return count

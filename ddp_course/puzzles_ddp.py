@@ -193,7 +193,7 @@ def train(config: PuzzleConfig) -> int:
     world.say(
         f"{config.run_name}: {len(puzzles):,} boards of {config.puzzles:,} puzzles, {len(held_out):,} held out; "
         f"{sum(p.numel() for p in model.parameters()):,} parameters, a table of {embedding.table.numel():,} numbers; "
-        f"{config.precision} on {world.device}\n{config.boards_per_update} boards per update, {world.size} rank(s); "
+        f"{config.precision} on {world.device}\n{config.boards_per_update} boards per step, {world.size} rank(s); "
         f"filled in at random, {guess_accuracy(held_out, config.seed):.3f} of the held-out puzzles come out right"
     )
     batches = iter(

@@ -26,7 +26,7 @@ from ddp_course.checkpoint import best_checkpoint
 from ddp_course.checkpoint.run_directory import open_run
 from ddp_course.checkpoint.training_state import TrainingState
 from ddp_course.data import density, pairs
-from ddp_course.data.pairs import TRAIN, VALIDATION, Pair, pairs_of_update, prepare_pairs, read_pairs
+from ddp_course.data.pairs import TRAIN, VALIDATION, Pair, pairs_of_step, prepare_pairs, read_pairs
 from ddp_course.distributed import process_group
 from ddp_course.distributed.bucket_order import wrap
 from ddp_course.distributed.process_group import World
@@ -101,7 +101,7 @@ def train(config: RewardConfig) -> int:
     world.say(
         f"{config.backbone} is frozen; {sum(p.numel() for p in head.parameters()):,} parameters learn; {precision} on "
         f"{world.device}\n{len(train_pairs):,} pairs to train on and {len(held_out):,} held out\n"
-        f"{config.pairs_per_update} pairs per update, over {world.size} rank(s); --max-tokens {config.max_tokens} cuts "
+        f"{config.pairs_per_update} pairs per step, over {world.size} rank(s); --max-tokens {config.max_tokens} cuts "
         f"the end off {truncated_count} of the held-out completions"
     )
     # The backbone is frozen, so the features of held-out pairs are computed once, at the first validation.
@@ -111,7 +111,7 @@ def train(config: RewardConfig) -> int:
         learning_rate = config.learning_rate_at(step)
         set_learning_rate(optimizer, learning_rate)
         # Each rank takes its share of one global batch. Shares may differ by one pair, and may be empty.
-        global_batch = torch.tensor(pairs_of_update(config.seed, step, config.pairs_per_update, len(train_pairs)))
+        global_batch = torch.tensor(pairs_of_step(config.seed, step, config.pairs_per_update, len(train_pairs)))
         share = global_batch.tensor_split(world.size)[world.rank]
         # REWARD 3/5: one forward pass of the head for chosen and rejected texts, so one backward pass, one all-reduce.
         margins = margins_of(ddp_head, features_of(model, [train_pairs[n] for n in share]))

@@ -37,7 +37,7 @@ parser.add_argument("--tokens-per-update", type=int, default=2048, help="tokens 
 parser.add_argument("--micro-batch-size", type=int, default=8, help="windows per rank and forward pass")
 parser.add_argument("--context", type=int, default=64, help="tokens per window")
 parser.add_argument("--learning-rate", type=float, default=3e-3, help="its peak, after a tenth of the steps")
-parser.add_argument("--gradient-clip", type=float, default=1.0, help="largest norm of the gradient of an update")
+parser.add_argument("--gradient-clip", type=float, default=1.0, help="largest norm of the gradient of a step")
 parser.add_argument("--precision", choices=["float32", "tf32", "bfloat16"], default="float32", help="of matmuls")
 parser.add_argument("--validation-windows", type=int, default=64, help="windows per validation")
 parser.add_argument("--log-every", type=int, default=10, help="steps between printed losses")

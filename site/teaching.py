@@ -37,7 +37,7 @@ def zero(arguments: list[str]) -> dict:
 def pipeline_parser() -> Parser:
     parser = Parser(prog="pipeline")
     parser.add_argument("--stages", type=int, required=True, help="one per rank")
-    parser.add_argument("--micro-batches", type=int, required=True, help="of an update")
+    parser.add_argument("--micro-batches", type=int, required=True, help="of a step")
     parser.add_argument("--schedule", default="1f1b", choices=SCHEDULES, help="(%(default)s)")
     return parser
 

@@ -168,7 +168,7 @@ SPEEDRUN_CONFIG = '{"preset": "tiny", "stages": {}}'
 @pytest.mark.parametrize(
     "run_files",
     [
-        {"config.json": TRAINER_CONFIG, "metrics.jsonl": '{"step": 1}', "samples.txt": "=== after 1 updates ==="},
+        {"config.json": TRAINER_CONFIG, "metrics.jsonl": '{"step": 1}', "samples.txt": "=== after 1 steps ==="},
         {"checkpoints/step_000001/state.pt": "a", "latest": "step_000001"},
         {"speedrun.json": SPEEDRUN_CONFIG, "report.md": "# Report", "pretrain/samples.txt": "text"},
     ],
@@ -679,7 +679,7 @@ def test_missing_token_files_an_unusable_cache_and_a_short_corpus_are_input_erro
 
 def test_every_valid_window_can_be_drawn_and_no_other():
     tokens, context = 9, 4
-    starts = np.concatenate([windows.window_starts(0, update, 8, tokens, context) for update in range(50)])
+    starts = np.concatenate([windows.window_starts(0, step, 8, tokens, context) for step in range(50)])
     assert set(starts) == {0, 1, 2, 3, 4}  # inputs 4..7 and targets 5..8 are the last that fit
     assert set(windows.window_starts(0, 0, 50, context + 1, context)) == {0}
     counts = np.bincount(windows.window_starts(1, 2, 50_000, tokens, context))
@@ -701,9 +701,9 @@ def test_a_window_depends_on_seed_step_and_its_number_alone():
         assert (windows.window_starts(7, 3, count, 10**6, 256) == whole[:count]).all()
     drawn = {}
     for seed in range(30):
-        for update in range(30):
-            drawn[seed, update] = tuple(windows.window_starts(seed, update, 8, 2**62, 256))
-    assert len(set(drawn.values())) == 900  # seed + update would give 59
+        for step in range(30):
+            drawn[seed, step] = tuple(windows.window_starts(seed, step, 8, 2**62, 256))
+    assert len(set(drawn.values())) == 900  # seed + step would give 59
     numbers = Counter(start for starts in drawn.values() for start in starts)
     assert max(numbers.values()) == 1  # nor is a stream another one, shifted
 
@@ -722,7 +722,7 @@ def test_a_seed_out_of_range_is_an_input_error(seed):
 
 def micro_batches_of(tokens, **options):
     defaults = {"context": 8, "micro_batch_size": 2, "accumulation_steps": 4, "rank": 0, "world_size": 1}
-    return windows.micro_batches(tokens, seed=5, update=11, **defaults | options)
+    return windows.micro_batches(tokens, seed=5, step=11, **defaults | options)
 
 
 def test_micro_batches_have_their_shape_and_targets_are_one_token_later():

@@ -304,7 +304,7 @@ def test_prompts_are_headers_that_stand_in_the_corpus_once(tmp_path):
 
 def test_prompts_of_a_step_are_a_pure_function_of_seed_and_step():
     def draw(seed, step, count=20):
-        return tuple(prompts_of([str(n) for n in range(50)], seed=seed, update=step, count=count))
+        return tuple(prompts_of([str(n) for n in range(50)], seed=seed, step=step, count=count))
 
     draws = [draw(seed, step) for seed in (1, 2) for step in range(3)]
     assert len(set(draws)) == 6 and all(len(set(drawn)) == 20 for drawn in draws)
@@ -472,8 +472,8 @@ BAD = {
     "no such policy": (["--pretrained", "{tmp}/none"], "none: there is no such checkpoint folder"),
     "a group of one": (["--group-size", "1"], "--group-size must be at least 2, not 1"),
     "too long": (["--new-tokens", "64"], "--new-tokens 64 leaves no room for a prompt in the model's context of 64"),
-    "groups that no machine holds": (["--group-size", "1000000000"], "an update needs at least"),
-    "too many prompts": (["--prompts-per-update", "5000"], "an update wants 5000 different prompts, the corpus has"),
+    "groups that no machine holds": (["--group-size", "1000000000"], "a step needs at least"),
+    "too many prompts": (["--prompts-per-update", "5000"], "a step wants 5000 different prompts, the corpus has"),
     "no Python": (["--data", "{tmp}/text"], "has no function"),
     "a reward model without a path": (["--reward", "model"], "--reward model and --reward-model PATH belong together"),
     "pairs that nobody reads": (["--pairs", "x.jsonl"], "--objective pairwise and --pairs FILE belong together"),

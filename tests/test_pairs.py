@@ -19,7 +19,7 @@ from ddp_course.data.pairs import (
     Pair,
     fingerprint,
     make_pairs,
-    pairs_of_update,
+    pairs_of_step,
     prepare_pairs,
     read_pairs,
     write_pairs,
@@ -188,10 +188,10 @@ def test_a_prompt_of_a_single_file_is_on_one_side_only(tmp_path):
 
 
 def test_pairs_of_a_step_depend_on_seed_and_step_alone():
-    assert pairs_of_update(1, 7, 64, 1000) == pairs_of_update(1, 7, 64, 1000)
-    assert pairs_of_update(1, 7, 64, 1000)[:8] == pairs_of_update(1, 7, 8, 1000)
-    assert pairs_of_update(1, 7, 64, 1000) != pairs_of_update(1, 8, 64, 1000)
-    drawn = [n for update in range(50) for n in pairs_of_update(1, update, 64, 10)]
+    assert pairs_of_step(1, 7, 64, 1000) == pairs_of_step(1, 7, 64, 1000)
+    assert pairs_of_step(1, 7, 64, 1000)[:8] == pairs_of_step(1, 7, 8, 1000)
+    assert pairs_of_step(1, 7, 64, 1000) != pairs_of_step(1, 8, 64, 1000)
+    drawn = [n for step in range(50) for n in pairs_of_step(1, step, 64, 10)]
     assert set(drawn) == set(range(10))
 
 

@@ -159,7 +159,7 @@ REFUSED = {
         *mesh_flags(1, 1, 1, 4, 1),
         *"--context 12 --tokens-per-update 96".split(),
     ],
-    "--pp 4 stages need as many micro-batches or more, an update has 2": [
+    "--pp 4 stages need as many micro-batches or more, a step has 2": [
         *mesh_flags(4, 1, 1, 1, 1),
         "--micro-batch-size",
         4,

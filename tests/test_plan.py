@@ -357,7 +357,7 @@ def test_one_node_has_no_axis_between_nodes(report):
 @pytest.mark.parametrize(
     ("gpus", "tokens"), [(64, 2**22), (96, 960 * 4096), (1000, 1000 * 4096), (4096, 2**22), (3000, 1000 * 4096)]
 )
-def test_an_updates_windows_divide_over_the_gpus(gpus, tokens):
+def test_a_steps_windows_divide_over_the_gpus(gpus, tokens):
     job = flags("--gpus", f"{gpus}")
     assert job.tokens == tokens and search(job).fits
 

@@ -19,7 +19,7 @@ from ddp_course import reward_ddp
 from ddp_course.base.errors import InputError
 from ddp_course.base.intervals import cluster_interval
 from ddp_course.data import density
-from ddp_course.data.pairs import TRAIN, VALIDATION, pairs_of_update, read_pairs
+from ddp_course.data.pairs import TRAIN, VALIDATION, pairs_of_step, read_pairs
 from ddp_course.launcher import RunFailed, torchrun
 from ddp_course.models.reward import RewardHead
 from ddp_course.post_training.backbones import load_backbone
@@ -145,7 +145,7 @@ def test_the_first_loss_and_gradient_are_those_of_the_data(climb, material, case
         return head(torch.cat([mean, surprise.mean()[None], surprise.max()[None]])[None])[0]
 
     total = weighted = 0
-    chosen = [pairs[n] for n in pairs_of_update(config.seed, 0, 10, len(pairs))]
+    chosen = [pairs[n] for n in pairs_of_step(config.seed, 0, 10, len(pairs))]
     for pair in chosen:
         weight = weights[density.key_of(pair.prompt)] / mean_weight if case != "none" else 1.0
         margin = reward(pair.prompt, pair.chosen) - reward(pair.prompt, pair.rejected)
@@ -305,7 +305,7 @@ BAD_FLAGS = {
     "a cap below the average": ("--weight-cap 0.5", "--weight-cap must be at least 1, the average, not 0.5"),
     "a cap that is no number": ("--weight-cap nan", "--weight-cap must be a number"),
     "an unknown mode": ("--weight-mode median", "invalid choice: 'median'"),
-    "no pairs an update": ("--pairs-per-update 0", "--pairs-per-update must be at least 1"),
+    "no pairs a step": ("--pairs-per-update 0", "--pairs-per-update must be at least 1"),
     "misses above one": ("--most-misses 1.5", "--most-misses must be from 0 to below 1, not 1.5"),
     "a checkpoint of another script": ("--resume {backbone}", "expected a checkpoint with head, optimizer, found"),
     "another head": ("--resume {tmp}/reward/checkpoints/step_000002 --head-width 9", "it has head_width 8, this"),

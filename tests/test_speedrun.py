@@ -81,8 +81,8 @@ def test_the_judges_figure_has_the_interval_over_files_of_its_verdict():
         (1.0, 11.0, 0.3, "neither"),
         (1.0, 11.0, 0.9, "neither"),
         (1.0, 1.5, 0.1, "neither"),
-        (2.5, 11.0, 0.1, "invalid on such texts before the first update**"),  # whatever came of it
-        (2.5, 1.5, 0.9, "invalid on such texts before the first update**"),
+        (2.5, 11.0, 0.1, "invalid on such texts before the first step**"),  # whatever came of it
+        (2.5, 1.5, 0.9, "invalid on such texts before the first step**"),
     ],
 )
 def test_a_judge_is_invalid_from_the_start_over_optimised_or_neither(first, last, parses, verdict):

@@ -75,7 +75,7 @@ class RunDirectory:
 
     def add_sample(self, step: int, text: str) -> None:
         """Append a text that the model wrote after `step` steps."""
-        self._append(SAMPLES, f"=== after {step} updates ===\n{text}\n")
+        self._append(SAMPLES, f"=== after {step} steps ===\n{text}\n")
 
     def _append(self, name: str, text: str) -> None:
         if self.world.is_main:

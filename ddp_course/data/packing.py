@@ -30,7 +30,7 @@ class StreamWindows:
     def micro_batches(self, **which: int) -> Iterator[tuple[Tensor, Tensor]]:
         return micro_batches(self._tokens, context=self._context, seed=self._seed, **which)
 
-    def targets(self, update: int) -> int:
+    def targets(self, step: int) -> int:
         """The number of targets in a step's global batch."""
         return self._per_update
 
@@ -71,17 +71,17 @@ class PackedWindows:
         return f" in {len(self):,} packed windows, {self.fill_rate:.1%} filled"
 
     def micro_batches(
-        self, *, update: int, micro_batch_size: int, accumulation_steps: int, rank: int, world_size: int
+        self, *, step: int, micro_batch_size: int, accumulation_steps: int, rank: int, world_size: int
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield one rank's micro-batches of a step, in shape and order like `windows.micro_batches`."""
-        drawn = self._draw(update, accumulation_steps * world_size * micro_batch_size)
+        drawn = self._draw(step, accumulation_steps * world_size * micro_batch_size)
         for windows in drawn.reshape(accumulation_steps, world_size, micro_batch_size)[:, rank]:
             inputs, targets = zip(*map(self.window, windows.tolist()), strict=True)
             yield torch.tensor(np.stack(inputs)), torch.tensor(np.stack(targets))
 
-    def targets(self, update: int) -> int:
+    def targets(self, step: int) -> int:
         """The number of targets in a step's global batch. Every rank computes it without communication."""
-        return int(self._targets[self._draw(update, self._per_update // self._context)].sum())
+        return int(self._targets[self._draw(step, self._per_update // self._context)].sum())
 
     def metrics(self, targets: int) -> dict[str, float]:
         """Further metrics of a step: the share of its positions that have a target."""
@@ -97,9 +97,9 @@ class PackedWindows:
             position += length
         return block[:-1], targets[:-1]
 
-    def _draw(self, update: int, windows: int) -> np.ndarray:
-        """The numbers of a step's windows, by a pure function of (seed, update, position), as in StreamWindows."""
-        return window_starts(self._seed, update, windows, len(self) + self._context, self._context)
+    def _draw(self, step: int, windows: int) -> np.ndarray:
+        """The numbers of a step's windows, by a pure function of (seed, step, position), as in StreamWindows."""
+        return window_starts(self._seed, step, windows, len(self) + self._context, self._context)
 
 
 def document_ends(tokens: np.ndarray | Shards, end_of_text: int) -> np.ndarray:

@@ -172,12 +172,12 @@ def fingerprint(folder: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def pairs_of_update(seed: int, update: int, count: int, total: int) -> list[int]:
-    """The indices of `count` of `total` pairs for a step, drawn with replacement: a pure function of (seed, update).
+def pairs_of_step(seed: int, step: int, count: int, total: int) -> list[int]:
+    """The indices of `count` of `total` pairs for a step, drawn with replacement: a pure function of (seed, step).
 
     They are drawn like the windows of pre-training, with a context of 0 tokens, at any number of processes.
     """
-    return window_starts(seed, update, count, total, context=0).tolist()
+    return window_starts(seed, step, count, total, context=0).tolist()
 
 
 def _files_of(folder: Path) -> set[str]:

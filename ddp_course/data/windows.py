@@ -1,4 +1,4 @@
-"""Windows of tokens, a pure function of (seed, update, window), for any number of processes.
+"""Windows of tokens, a pure function of (seed, step, window), for any number of processes.
 
 A window of `context` tokens is an input; the same window shifted by one token is its target. One, two or four
 processes divide the same windows of a step, so they train on the same global batch, and a resumed run needs only the
@@ -16,10 +16,10 @@ from ddp_course.base.errors import InputError
 IGNORED = -100  # the target that torch's cross-entropy leaves out by default
 
 
-def window_starts(seed: int, update: int, count: int, tokens: int, context: int) -> np.ndarray:
+def window_starts(seed: int, step: int, count: int, tokens: int, context: int) -> np.ndarray:
     """The first tokens of windows 0 to count - 1 of a step: int64 (count,), from 0 to tokens - context - 1.
 
-    Window j is word j of a Philox stream whose 128-bit key is (seed, update): it does not depend on `count`,
+    Window j is word j of a Philox stream whose 128-bit key is (seed, step): it does not depend on `count`,
     and every seed and step has a different stream. (Philox: Salmon et al., "Parallel random numbers: as easy as
     1, 2, 3", 2011.) Raw words are used because NumPy keeps them the same in all versions, which it does not promise for
     `integers`. The modulo makes some starts likelier than others, by a factor of at most 1 + tokens / 2**64.
@@ -34,7 +34,7 @@ def window_starts(seed: int, update: int, count: int, tokens: int, context: int)
         )
     if not 0 <= seed < 2**64:
         raise InputError(f"the seed is {seed}, expected a whole number from 0 to 2**64 - 1")
-    stream = np.random.Philox(key=np.array([seed, update], dtype=np.uint64))
+    stream = np.random.Philox(key=np.array([seed, step], dtype=np.uint64))
     return (stream.random_raw(count) % np.uint64(valid)).astype(np.int64)
 
 
@@ -42,7 +42,7 @@ def micro_batches(
     tokens: np.ndarray,
     *,
     seed: int,
-    update: int,
+    step: int,
     context: int,
     micro_batch_size: int,
     accumulation_steps: int,
@@ -55,7 +55,7 @@ def micro_batches(
     (m * world_size + rank) * micro_batch_size + b: micro-batch m of all ranks holds consecutive windows.
     """
     count = accumulation_steps * world_size * micro_batch_size
-    starts = window_starts(seed, update, count, len(tokens), context)
+    starts = window_starts(seed, step, count, len(tokens), context)
     for rank_starts in starts.reshape(accumulation_steps, world_size, micro_batch_size)[:, rank]:
         block = tokens[rank_starts[:, None] + np.arange(context + 1)].astype(np.int64)
         yield torch.tensor(block[:, :-1]), torch.tensor(block[:, 1:])

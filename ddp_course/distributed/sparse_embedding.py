@@ -45,12 +45,12 @@ class SparseSignSGD(torch.optim.Optimizer):
     """Sign-SGD with decoupled weight decay, on the rows of a `SparseEmbedding` that any rank has used.
 
     The gradients of all ranks for the same row are summed, the sign is taken once, and every rank applies the same
-    update: row <- row * (1 - lr * weight_decay) - lr * sign(sum). So the replicas stay bit-equal, and a step equals
+    step: row <- row * (1 - lr * weight_decay) - lr * sign(sum). So the replicas stay bit-equal, and a step equals
     that of one process on the global batch. The sign does not depend on the scale of a gradient, so a summed loss, a
     mean loss and a loss times the number of ranks give the same step.
     Ranks may have used different numbers of rows, or none. `step()` is a collective: call it on every rank.
 
-    The update is that of the sparse embedding of Wang et al., "Hierarchical Reasoning Model" (2025); signSGD:
+    The step is that of the sparse embedding of Wang et al., "Hierarchical Reasoning Model" (2025); signSGD:
     Bernstein et al. (2018).
     """
 

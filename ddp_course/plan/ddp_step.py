@@ -73,7 +73,7 @@ class DDP:
             )
         if windows // size > MOST_MICRO_BATCHES:
             raise InputError(
-                f"an update has at most {MOST_MICRO_BATCHES:,} micro-batches per GPU, got {windows // size:,}"
+                f"a step has at most {MOST_MICRO_BATCHES:,} micro-batches per GPU, got {windows // size:,}"
             )
         return size, windows // size
 

@@ -162,7 +162,7 @@ def _details(plan: Plan) -> list[str]:
     parts = {part: size for part, size in vars(plan.memory).items() if size}
     lines = ["  held on a GPU:"]
     lines += [f"    {part:12} {with_prefix(size, 'B'):>9}  [{NOTEBOOKS[part]}]" for part, size in parts.items()]
-    lines += ["  sent by a GPU per update:"] if plan.step.sent else []
+    lines += ["  sent by a GPU per step:"] if plan.step.sent else []
     overlap = {"none": "waited for", "all": "behind the computation", "last": "behind the last backward pass"}
     for message in plan.step.sent:
         link = "the links inside a node" if message.link == "inside" else "the network"

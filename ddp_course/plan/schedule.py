@@ -86,7 +86,7 @@ def simulate(
     micro-batch: for comparison.
     """
     if accumulation < 1:
-        raise InputError(f"an update has at least one micro-batch, got {accumulation}")
+        raise InputError(f"a step has at least one micro-batch, got {accumulation}")
     messages, whole = buckets(gradients, bucket_mib), sum(gradient.cost for gradient in gradients)
     now = exposed = 0.0
     events = []

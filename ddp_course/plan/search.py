@@ -114,7 +114,7 @@ def refusal_reason(job: Job, layout: Layout) -> str:
         return "ep does not divide the data ranks (24)"
     windows = job.windows
     if windows % data or windows // data % layout.micro_batch:
-        return "the update's windows do not divide over the data ranks (26)"
+        return "the step's windows do not divide over the data ranks (26)"
     if layout.pp > 1 and windows // data // layout.micro_batch < layout.pp:
         return "fewer micro-batches than stages: most of the time is bubble (23)"
     if layout.chunks > 1 and layers_per_stage(model, layout) % layout.chunks:

@@ -30,7 +30,7 @@ def micro_batches(model: Model, layout: Layout, tokens: float) -> int:
     windows, batch = round(tokens / model.context), layout.dp * layout.shard * layout.micro_batch
     if not windows or windows % batch:
         raise InputError(
-            f"{windows} windows per update do not divide into {layout.dp * layout.shard} data ranks with "
+            f"{windows} windows per step do not divide into {layout.dp * layout.shard} data ranks with "
             f"micro-batches of {layout.micro_batch}"
         )
     return windows // batch

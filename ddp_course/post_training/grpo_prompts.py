@@ -35,7 +35,7 @@ def collect_or_read_prompts(
             print(f"the prompts that this run began with are gone ({error}): reading {config.data} anew", flush=True)
     prompts = collect(corpora.load(config.data), models.tokenizer, models.room, config.validation_prompts)
     if config.objective == "grpo":
-        prompts_of(prompts.train, seed=config.seed, update=0, count=config.prompts_per_update)  # refuses too few
+        prompts_of(prompts.train, seed=config.seed, step=0, count=config.prompts_per_update)  # refuses too few
     pairs = read_pairs(Path(config.pairs)) if config.pairs else []
     if pairs and all(has_equal_rewards(pair, models) for pair in pairs):
         raise InputError(

@@ -111,16 +111,16 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def prompts_of(prompts: list[str], *, seed: int, update: int, count: int) -> list[str]:
-    """The `count` prompts of step `update`, over all ranks and without repetition: a pure function of (seed, update).
+def prompts_of(prompts: list[str], *, seed: int, step: int, count: int) -> list[str]:
+    """The `count` prompts of step `step`, over all ranks and without repetition: a pure function of (seed, step).
 
-    Each prompt gets a number from a Philox stream whose key is (seed, update), as in `data.windows`. The prompts with
+    Each prompt gets a number from a Philox stream whose key is (seed, step), as in `data.windows`. The prompts with
     the smallest numbers are chosen.
     Raises InputError if there are not enough prompts, or if the seed is not in [0, 2**64 - 1].
     """
     if not 0 <= seed < 2**64:
         raise InputError(f"the seed is {seed}, expected a whole number from 0 to 2**64 - 1")
     if count > len(prompts):
-        raise InputError(f"an update wants {count} different prompts, the corpus has {len(prompts)}: ask for fewer")
-    numbers = np.random.Philox(key=np.array([seed, update], dtype=np.uint64)).random_raw(len(prompts))
+        raise InputError(f"a step wants {count} different prompts, the corpus has {len(prompts)}: ask for fewer")
+    numbers = np.random.Philox(key=np.array([seed, step], dtype=np.uint64)).random_raw(len(prompts))
     return [prompts[index] for index in np.argsort(numbers, kind="stable")[:count]]

@@ -91,7 +91,7 @@ def draw_grpo(records: Records):
         (right, real_rate, "share that parses"),
     ):
         axes.axhline(level, color=REAL, label="real code after the same prompts")
-        axes.set_xlabel("update"), axes.set_ylabel(shown)
+        axes.set_xlabel("step"), axes.set_ylabel(shown)
     right.set_ylim(0, 1.5 * right.get_ylim()[1])  # room for the legend of both: on the left it would cover a line
     right.legend(fontsize=8)
     return figure

@@ -113,7 +113,7 @@ def of_the_policy(records: Records) -> str:
     real, real_rate = last_of(records, "val_real"), last_of(records, "val_real_parses")
     if first >= real and real_rate > rate[min(rate)]:
         verdict = (
-            "**The judge was invalid on such texts before the first update**: it paid real code no more than what the "
+            "**The judge was invalid on such texts before the first step**: it paid real code no more than what the "
             "start policy wrote, although more of the real code parses. No reward of it says that a policy is better."
         )
     elif last > real and rate[max(rate)] < min(real_rate, rate[min(rate)]):

@@ -149,7 +149,7 @@ def micro_batches(
         batch
         for step in steps
         for batch in windows.micro_batches(
-            update=step,
+            step=step,
             rank=rank,
             world_size=world_size,
             micro_batch_size=config.micro_batch_size,

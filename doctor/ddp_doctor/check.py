@@ -52,7 +52,7 @@ def check(script, arguments, nproc: int, seconds: float = 120.0, once: bool = Fa
         first.single = _on_one_process(script, arguments, seconds, first, Path(copies))
         why_not = set_back(first, Path(copies))
         if why_not is None:
-            print(f"doctor: its files are as they were after update {checkpoint_step(first)}; it starts again on them")
+            print(f"doctor: its files are as they were after step {checkpoint_step(first)}; it starts again on them")
     second, failed = _audited_run(script, [*arguments, *resume_with], nproc, seconds)
     first.second, second.single = second, first.single
     second_status = {finding.check: finding.status for finding in findings(second)}
@@ -74,7 +74,7 @@ def _on_one_process(script, arguments, seconds: float, first: AuditedRun, copies
     if isinstance(moved, str):
         return f"{moved}, so the script was not started on one process"
     try:
-        print("doctor: once more on one process, to compare the size of its updates")
+        print("doctor: once more on one process, to compare the size of its steps")
         single, _ = _audited_run(script, arguments, 1, seconds)
         put_aside(single, copies / "single")
     finally:

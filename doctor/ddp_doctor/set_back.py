@@ -53,7 +53,7 @@ def set_back(run: AuditedRun, copies: Path) -> str | None:
     copies: the folder that `take_copies` has filled. Returns None, or in words, why nothing was done.
     """
     if checkpoint_step(run) is None:
-        return "the first run saved nothing with torch.save between two updates" if run.whole else "it was cut off"
+        return "the first run saved nothing with torch.save between two steps" if run.whole else "it was cut off"
     plans = []
     for audit in run.audits.values():
         snapshot, written = (next(iter(audit.of(kind)), None) for kind in ("snapshot", "written"))

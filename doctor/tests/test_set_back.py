@@ -45,7 +45,7 @@ def test_files_of_the_recorder_are_not_the_scripts(run):
     assert written["files"] == [str(out / "model.pt")] and written["older"] == []
 
 
-def test_files_and_folders_are_as_they_were_before_the_next_update(run):
+def test_files_and_folders_are_as_they_were_before_the_next_step(run):
     snapshot, out = run
     (out / "of_somebody_else").write_text("mine")
     snapshot.before_step()
@@ -97,7 +97,7 @@ def test_a_file_that_was_there_before_is_never_removed(run):
     assert [(out / name).read_text() for name in ("best.pt", "model.pt")] == ["of this run", "second"]
 
 
-def test_nothing_happens_without_a_checkpoint_between_two_updates(run):
+def test_nothing_happens_without_a_checkpoint_between_two_steps(run):
     snapshot, out = run
     write(snapshot, out / "begin.pt", "begin")
     snapshot.record_save(str(out / "begin.pt"))
@@ -107,7 +107,7 @@ def test_nothing_happens_without_a_checkpoint_between_two_updates(run):
     snapshot.record_save(str(out / "end.pt"))
     audited_run = end(snapshot, out)
     assert checkpoint_step(audited_run) is None
-    assert "between two updates" in set_back(audited_run, out.parent / "copies")
+    assert "between two steps" in set_back(audited_run, out.parent / "copies")
     assert (out / "end.pt").exists()
     cut = AuditedRun(audited_run.audits, whole=False)
     assert set_back(cut, out.parent / "copies") == "it was cut off"

@@ -91,7 +91,7 @@ MISREAD = {  # question: {what is wrong: (edit of the solution, part of what was
     "10.2": {
         "raises another error": (
             """
-            -        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {at_once}; nearest that do: {fits}")
+            -        raise ValueError(f"{tokens_per_update} tokens a step do not divide by {at_once}; nearest that do: {fits}")
             +        raise RuntimeError(f"{tokens_per_update} do not divide by {at_once}; nearest that do: {fits}")
             """,  # noqa: E501
             "raised RuntimeError",

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from ddp_doctor.history import Frame
 
 TITLES = {
-    "replicas": "replicas equal after every update",
+    "replicas": "replicas equal after every step",
     "averaged": "gradients averaged over the ranks",
-    "accumulated": "every backward pass reaches an update",
-    "scale": "updates as large as on one process",
+    "accumulated": "every backward pass reaches a step",
+    "scale": "steps as large as on one process",
     "tokens": "each value of the loss weighs the same",
-    "once": "gradients sent once per update",
+    "once": "gradients sent once per step",
     "unused": "every parameter used",
     "buffers": "buffers equal on all ranks",
     "state": "what is evaluated or saved is equal on all ranks",

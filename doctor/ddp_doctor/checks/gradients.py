@@ -72,7 +72,7 @@ def averaged(run: AuditedRun) -> Finding:
         local = [i for i, each in used.items() if set(each) == {"local"}]
         if clip := _clip_of_local_gradient(run, rows):
             text = "each rank clips its own gradient, before the ranks' mean is taken"
-            cure = "Clip once per update, after the gradients have been averaged: every rank then has the same norm."
+            cure = "Clip once per step, after the gradients have been averaged: every rank then has the same norm."
             return _wrong(text, clip["frames"], "S9", cure)
         never_sent = [i for i in local if weights_differ(rows[-1], i)]
         independent = any(differ(rows[0], "weights_before", i) for i in used) and not run.data_parallel
@@ -89,12 +89,12 @@ def averaged(run: AuditedRun) -> Finding:
     if abs(factor - 1) <= CLOSE:
         if unclear:
             return Finding("averaged", "unknown", f"averaged, but for {unclear} parameters it is not known")
-        return Finding("averaged", "ok", "what an update used is the mean of the ranks' last gradients")
+        return Finding("averaged", "ok", "what a step used is the mean of the ranks' last gradients")
     scale = _loss_scale(run, optimizers, backward)
     if abs(factor * run.world - 1) <= CLOSE and scale is not None and abs(scale - 1) <= CLOSE:
         return _wrong_scale(run, backward, "divided twice by the number of ranks", "small", "Divide once.")
     if abs(factor - run.world) > CLOSE * run.world:
-        return Finding("averaged", "unknown", f"an update used {factor:.3g} times the mean of the ranks' gradients")
+        return Finding("averaged", "unknown", f"a step used {factor:.3g} times the mean of the ranks' gradients")
     if scale is not None and abs(scale * run.world - 1) <= CLOSE:
         return Finding("averaged", "ok", "summed over the ranks, of losses that were divided by their number")
     if scale is None or abs(scale - 1) > CLOSE:
@@ -111,7 +111,7 @@ def _not_waited_for(run: AuditedRun) -> Finding | None:
             if not sent["is_async"] or not sent["on_gradients"] or step is None:
                 continue
             if not any(event["number"] == sent["number"] for event in audit.between(sent["at"], step["at"], "waited")):
-                text = "the update does not wait for the gradients: async_op=True returns before they have arrived"
+                text = "the step does not wait for the gradients: async_op=True returns before they have arrived"
                 cure = "Keep what the collective returns, and call its wait() before optimizer.step()."
                 return _wrong(text, sent["frames"], "S12", cure)
     return None
@@ -141,10 +141,10 @@ def _not_sent(run: AuditedRun, step, which: str, indices, backward) -> Finding:
     if sent and not ddp:
         earlier = [event for event in audit.of("backward", "step") if event["at"] < sent[0]["at"]]
         if earlier and earlier[-1]["event"] == "step":
-            text = "the gradients are sent after the update, which has used each rank's own"
+            text = "the gradients are sent after the step, which has used each rank's own"
             return _wrong(text, sent[0]["frames"], "S12", "Send them between loss.backward() and optimizer.step().")
     if not ddp:
-        cure = "Wrap the model in DistributedDataParallel, or all-reduce each gradient before the update."
+        cure = "Wrap the model in DistributedDataParallel, or all-reduce each gradient before the step."
         return _wrong(text, frames, "S13", cure)
     trained_in_ddp = {step["ddp"][i] for i in indices}
     if trained_in_ddp == {False}:
@@ -157,11 +157,11 @@ def _not_sent(run: AuditedRun, step, which: str, indices, backward) -> Finding:
     if not calls:
         cure = "Call the DDP wrapper itself, not its .module."
         return _wrong(f"{text}; the model is called past its DDP wrapper", frames, "S11", cure)
-    which_passes = "the last pass before an update" if any(call["syncs"] for call in calls) else "all passes"
+    which_passes = "the last pass before a step" if any(call["syncs"] for call in calls) else "all passes"
     if which_passes != "all passes" and all(_syncs_last(calls, step) for step in audit.of("step")):
         return _wrong(text, frames, "S12", "Call the DDP wrapper once for each backward pass, and nothing past it.")
     text += f"; {which_passes} ran under no_sync(), or with require_backward_grad_sync=False"
-    cure = "Run all but the last micro-batch of an update under no_sync(), and that one, forward and backward, outside."
+    cure = "Run all but the last micro-batch of a step under no_sync(), and that one, forward and backward, outside."
     return _wrong(text, calls[0]["frames"], "P1", cure)
 
 
@@ -179,7 +179,7 @@ def _loss_scale(run: AuditedRun, optimizers, backward) -> float | None:
 
 def _wrong_scale(run: AuditedRun, backward, what: str, how: str, cure: str) -> Finding:
     text = f"gradients are {what}, of losses that are each the mean of the rank's own batch: "
-    text += f"updates are {run.world} times too {how}"
+    text += f"steps are {run.world} times too {how}"
     return _wrong(text, (run.gradient_collectives or [backward])[0]["frames"], "S23", cure)
 
 
@@ -197,10 +197,10 @@ def accumulated(run: AuditedRun) -> Finding:
         in_most_steps = len(affected_steps) >= max(2, len(steps) / 2)
         if in_most_steps and not for_inputs and _are_used(optimizers):
             number = len(audit.of("backward"))
-            text = f"{len(cleared)} of {number} backward passes' gradients are cleared before an update has used them"
-            cure = "Call zero_grad() once per update: after optimizer.step(), or before the first micro-batch."
+            text = f"{len(cleared)} of {number} backward passes' gradients are cleared before a step has used them"
+            cure = "Call zero_grad() once per step: after optimizer.step(), or before the first micro-batch."
             return Finding("accumulated", "wrong", text, cleared[0]["frames"], "S6", cure)
-    return Finding("accumulated", "ok", "none was cleared before an update had used it")
+    return Finding("accumulated", "ok", "none was cleared before a step had used it")
 
 
 def _are_used(optimizers) -> bool:
@@ -219,7 +219,7 @@ def once_per_update(run: AuditedRun) -> Finding:
     used_passes = len([event for event in passes if event["at"] < end]) - len(run.of("cleared").get(0, []))
     sent_more_than_once = min(len(sent), used_passes) >= 2 * len(steps)
     if sent_more_than_once and len({step["optimizer"] for step in steps}) == 1:
-        text = f"{len(sent) / len(steps):.3g} times per update: each backward pass sends"
+        text = f"{len(sent) / len(steps):.3g} times per step: each backward pass sends"
         cure = "Run all but the last micro-batch under model.no_sync(), forward and backward."
         return Finding("once", "note", text, passes[0]["frames"], "P1", cure)
-    return Finding("once", "ok", f"{len(sent)} in {len(steps)} updates")
+    return Finding("once", "ok", f"{len(sent)} in {len(steps)} steps")

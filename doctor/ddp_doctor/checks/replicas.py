@@ -3,7 +3,7 @@
 from ddp_doctor.audited import AuditedRun
 from ddp_doctor.checks.finding import Finding
 
-NO_OPTIMIZER = "no optimizer of torch made an update on every rank"
+NO_OPTIMIZER = "no optimizer of torch made a step on every rank"
 
 
 def steps_by_optimizer(run: AuditedRun):
@@ -70,24 +70,24 @@ def replicas(run: AuditedRun) -> Finding:
             continue
         first = differs.index(True)
         if not all(differs[first:]) or made_equal(rows):
-            text = f"the replicas differ after update {first + 1}, and are made equal again later (local SGD?)"
+            text = f"the replicas differ after step {first + 1}, and are made equal again later (local SGD?)"
             return Finding("replicas", "unknown", text)
         if differs_at_start and not run.data_parallel or run.splits_the_model:
             return Finding("replicas", "unknown", "the ranks hold different weights; whether they should is not known")
         if differs_at_start:
             text = "the ranks start from different weights, and never become equal"
-            cure = "Broadcast rank 0's weights before the first update, or wrap the model in DDP."
+            cure = "Broadcast rank 0's weights before the first step, or wrap the model in DDP."
             return Finding("replicas", "wrong", text, optimizer["frames"], "S13", cure)
         why, cure = _why_different(rows, first)
-        text = f"the weights differ between the ranks from update {first + 1} on; {why}"
+        text = f"the weights differ between the ranks from step {first + 1} on; {why}"
         return Finding("replicas", "wrong", text, next(iter(rows[first].values()))["frames"], "S12", cure)
     number = sum(len(rows) for _, rows in optimizers)
-    return Finding("replicas", "ok", f"equal after each of {number} updates")
+    return Finding("replicas", "ok", f"equal after each of {number} steps")
 
 
 def _why_different(rows, first: int) -> tuple[str, str]:
     """The reason why the weights differ from step `first` on, and what to do."""
-    row, cure = rows[first], "Make the same update, from the same gradient, on every rank."
+    row, cure = rows[first], "Make the same step, from the same gradient, on every rank."
     indices = range(len(next(iter(row.values()))["weights_before"]))
     rates = {tuple(step["rates"]) for step in row.values()}
     if len(rates) > 1:
@@ -95,13 +95,13 @@ def _why_different(rows, first: int) -> tuple[str, str]:
         return f"the learning rates differ: {sorted(rates)}", cure
     if first and any(differ(row, "weights_before", i) for i in indices):
         changed = [rank for rank in row if row[rank]["weights_before"] != rows[first - 1][rank]["weights_after"]]
-        text = f"on rank {', '.join(map(str, changed))} they are changed between two updates, not by the optimizer"
+        text = f"on rank {', '.join(map(str, changed))} they are changed between two steps, not by the optimizer"
         return text, "Change weights on all ranks alike, or broadcast them afterwards."
     if any(differ(row, "gradients", i) for i in indices):
         return "each uses another gradient", cure
     if first and any(differ(row, "state", i) for i in indices):
         return "the optimizers' states differ", "Load the same state on every rank."
-    return "the same gradient becomes another update", cure
+    return "the same gradient becomes another step", cure
 
 
 def state(run: AuditedRun) -> Finding:

@@ -26,7 +26,7 @@ def resume(first: AuditedRun, second: AuditedRun | None, why_not: str | None = N
         return Finding("resume", "unknown", "the first run saved nothing with torch.save")
     loaded = loads(first, second)
     if not steps or not resumed_steps:
-        text = "loaded the checkpoint, and made no update" if loaded else "made no update"
+        text = "loaded the checkpoint, and made no step" if loaded else "made no step"
         return Finding("resume", "unknown", f"the second run {text}")
     if why_not is not None:
         return _after_the_end(steps, resumed_steps, loaded, why_not)
@@ -85,11 +85,11 @@ def _in_the_middle(first: AuditedRun, second: AuditedRun, steps, resumed_steps, 
         return Finding("resume", "unknown", f'{text} (if it needs an argument for that: --resume-with "...")')
     differences, status = _differences(first, second, steps, resumed_steps, at)
     count = len(steps[0])
-    goes_on = f"started again on the checkpoint after update {at} of {count}, it goes on with the same weights"
+    goes_on = f"started again on the checkpoint after step {at} of {count}, it goes on with the same weights"
     if differences:
         return _wrong(f"{goes_on}, but: {'; '.join(differences)}", loaded, status)
     compared = min(min(len(steps[rank]) - at, len(resumed_steps[rank])) for rank in steps)
-    return Finding("resume", "ok", f"{goes_on}: {compared} update{'s' * (compared != 1)} equal bit for bit")
+    return Finding("resume", "ok", f"{goes_on}: {compared} step{'s' * (compared != 1)} equal bit for bit")
 
 
 def _steps_before_resume(steps, resumed_steps, first: AuditedRun) -> int | None:
@@ -115,7 +115,7 @@ def _differences(first: AuditedRun, second: AuditedRun, steps, resumed_steps, at
         if unequal is None:
             continue
         expected, resumed = pairs[unequal]
-        when = f" at its update {unequal + 1}" if unequal else ""
+        when = f" at its step {unequal + 1}" if unequal else ""
         if expected["state"] != resumed["state"]:
             wrong.append(f"its optimizer has not the state that it had{when}")
         if expected["rates"] != resumed["rates"]:
@@ -129,10 +129,10 @@ def _differences(first: AuditedRun, second: AuditedRun, steps, resumed_steps, at
         elif expected["gradients"] != resumed["gradients"]:
             notes.append(f"its gradients are other ones on the same data (dropout?){when}")
         elif not wrong:
-            notes.append(f"the same gradients become another update{when}")
+            notes.append(f"the same gradients become another step{when}")
     all_recorded = all(len(rank_steps) < MAX_STEPS for rank_steps in steps.values())
     if all_recorded and all(len(rank_steps) == len(steps[rank]) for rank, rank_steps in resumed_steps.items()):
-        wrong.append(f"it makes all {len(steps[0])} updates once more: the step is not restored")
+        wrong.append(f"it makes all {len(steps[0])} steps once more: the step is not restored")
     return list(dict.fromkeys(wrong or notes)), "wrong" if wrong else "note"
 
 

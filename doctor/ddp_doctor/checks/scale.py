@@ -54,7 +54,7 @@ def scale(run: AuditedRun) -> Finding:
     if abs(size / ratio - 1) > 0.15:
         return Finding("scale", "unknown", f"the gradient is {size:.3g} times as large as on 1 process")
     how = f"{ratio:g} times too large" if ratio > 1 else f"{1 / ratio:g} times too small"
-    text = f"updates are {how}, compared with 1 process on the same local batch: the gradient is {size:.3g} of its mean"
+    text = f"steps are {how}, compared with 1 process on the same local batch: the gradient is {size:.3g} of its mean"
     cure = "DDP has averaged already: divide neither loss nor gradient by the world size, and do not sum instead."
     return Finding("scale", "wrong", text, run.first("backward")["frames"], "S23", cure)
 

@@ -8,7 +8,7 @@ rank = dist.get_rank()
 
 def train():
     model = DistributedDataParallel(torch.nn.Linear(4, 1))
-    for _update in range(3):
+    for _step in range(3):
         with model.no_sync():
             for _micro in range(3):
                 model(torch.randn(2, 4)).sum().backward()

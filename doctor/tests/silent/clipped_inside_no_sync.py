@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 def train():
     model = DistributedDataParallel(torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for _update in range(3):
+    for _step in range(3):
         optimizer.zero_grad()
         with model.no_sync():
             ((model(torch.randn(8, 4)) - 3).square().mean() / 2).backward()

@@ -11,7 +11,7 @@ def train():
     model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     criterion = torch.nn.CrossEntropyLoss()
-    for _update in range(3):
+    for _step in range(3):
         for micro in range(2):
             with model.no_sync() if micro == 0 else contextlib.nullcontext():
                 for parameter in model.parameters():

@@ -1,5 +1,5 @@
 # check: replicas
-# says: on rank 1 they are changed between two updates
+# says: on rank 1 they are changed between two steps
 import torch
 import torch.distributed as dist
 import torch.distributed.nn

@@ -1,5 +1,5 @@
 # check: resume
-# says: it makes all 6 updates once more
+# says: it makes all 6 steps once more
 # runs: 2
 import os
 import sys

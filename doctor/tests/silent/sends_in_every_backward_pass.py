@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 def train():
     model = DistributedDataParallel(torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _update in range(3):
+    for _step in range(3):
         optimizer.zero_grad()
         for _micro in range(4):
             loss = (model(torch.randn(8, 4)) - 1).square().mean() / 4

@@ -1,5 +1,5 @@
 # check: averaged
-# says: sent after the update
+# says: sent after the step
 import torch
 import torch.distributed as dist
 import torch.distributed.nn

@@ -1,5 +1,5 @@
 # check: averaged
-# says: the last pass before an update ran under no_sync
+# says: the last pass before a step ran under no_sync
 import torch
 import torch.distributed as dist
 import torch.distributed.nn

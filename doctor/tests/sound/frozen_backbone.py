@@ -18,13 +18,13 @@ def train():
     model = DistributedDataParallel(Scorer())
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 8)
-    for update in range(4):
+    for step in range(4):
         for micro in range(2):
             model.require_backward_grad_sync = micro == 1
             ((model(torch.randn(8, 4)) - 1).square().mean() / 2).backward()
         optimizer.step()
         scheduler.step()
-        optimizer.zero_grad(set_to_none=update % 2 == 0)
+        optimizer.zero_grad(set_to_none=step % 2 == 0)
 
 
 dist.init_process_group("gloo")

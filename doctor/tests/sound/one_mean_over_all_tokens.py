@@ -8,7 +8,7 @@ def train():
     model = torch.nn.Embedding(16, 16)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     torch.manual_seed(dist.get_rank())
-    for _update in range(4):
+    for _step in range(4):
         micros = [torch.randint(16, (int(torch.randint(3, 9, ())),)) for _ in range(2)]
         count = torch.tensor(float(sum(len(micro) for micro in micros)))
         dist.all_reduce(count)

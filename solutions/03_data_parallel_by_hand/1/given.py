@@ -5,7 +5,7 @@ import torch.distributed as dist
 import torch.distributed.nn  # imported later, by an optimizer, it would keep the group alive past its end
 from torch import nn
 
-STEPS, SAMPLES = 40, 8  # updates; samples in the batch of one rank
+STEPS, SAMPLES = 40, 8  # steps; samples in the batch of one rank
 
 
 def make_model():
@@ -26,7 +26,7 @@ def synchronize_gradients(model):
 
 
 def train(model, inputs, targets, synchronize=lambda model: None):
-    """40 updates; returns the loss before each."""
+    """40 steps; returns the loss before each."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     losses = []
     for _ in range(STEPS):

@@ -59,11 +59,9 @@ def starts_as_rank_0(case, rank, result):
         )
 
 
-@check(
-    lambda gaps: f"1, 2 and 3 ranks equal one process at every update, largest gap {max(gaps):.0e}", [*TRAIN, OVERLAP]
-)
+@check(lambda gaps: f"1, 2 and 3 ranks equal one process at every step, largest gap {max(gaps):.0e}", [*TRAIN, OVERLAP])
 def equals_one_process(case, rank, result):
-    if "updates" in result:
+    if "steps" in result:
         return training_gap(case, rank, result)
     for words, gap in result["off"].items():
         expect(
@@ -76,28 +74,28 @@ def equals_one_process(case, rank, result):
 
 def training_gap(case, rank, result):
     """The largest gap of a weight from that of one process."""
-    for number, update in enumerate(result["updates"], 1):
-        batches = update["micro_batches"]
-        when = f"update {number} ({batches} micro-batch{'es' * (batches > 1)}): "
-        for name, gradient in update["gradients"].items():
+    for number, step in enumerate(result["steps"], 1):
+        batches = step["micro_batches"]
+        when = f"step {number} ({batches} micro-batch{'es' * (batches > 1)}): "
+        for name, gradient in step["gradients"].items():
             if gradient is None or not gradient[0] < TOLERANCE:
                 raise Wrong(when + observed(rank, name, gradient), look_at(gradient, batches, case.world))
-        for name, gap in update["weights"].items():
+        for name, gap in step["weights"].items():
             expect(
                 gap < TOLERANCE,
                 f"{when}{name} on rank {rank} is {gap:.2g} from that of one process",
                 "what changes weights or buffers, other than the optimizer",
             )
-    return max(gap for update in result["updates"] for gap in update["weights"].values())
+    return max(gap for step in result["steps"] for gap in step["weights"].values())
 
 
-@check("all ranks hold the same bits after every update", TRAIN)
+@check("all ranks hold the same bits after every step", TRAIN)
 def replicas_agree(case):
-    for number, updates in enumerate(zip(*(result["updates"] for result in case.results), strict=True), 1):
-        for rank, update in enumerate(updates):
+    for number, steps in enumerate(zip(*(result["steps"] for result in case.results), strict=True), 1):
+        for rank, step in enumerate(steps):
             expect(
-                update["bits"] == updates[0]["bits"],
-                f"after update {number} the weights of rank {rank} are not bit for bit rank 0's",
+                step["bits"] == steps[0]["bits"],
+                f"after step {number} the weights of rank {rank} are not bit for bit rank 0's",
                 "the order in which each rank adds: a sum of floats depends on it",
             )
 
@@ -111,12 +109,12 @@ def silent_under_no_sync(case, rank, result):
     )
 
 
-@check(lambda counts: f"{counts[-1]} messages an update for {LAYERS} gradients; {MESSAGES} were allowed", [BUDGET])
+@check(lambda counts: f"{counts[-1]} messages a step for {LAYERS} gradients; {MESSAGES} were allowed", [BUDGET])
 def few_messages(case, rank, result):
     count = len(result["sent"])
     expect(
         count <= MESSAGES,
-        f"rank {rank} started {count} messages in an update; {MESSAGES} are allowed",
+        f"rank {rank} started {count} messages in a step; {MESSAGES} are allowed",
         "how many gradients travel in one message",
     )
     return count
@@ -168,7 +166,7 @@ def bytes_of_an_all_reduce(case, rank, result):
     scenarios=[WIDE],
 )
 def sends_during_backward(case, rank, result):
-    for order, when in zip(result["orders"], (", in an update with no_sync()", ""), strict=True):
+    for order, when in zip(result["orders"], (", in a step with no_sync()", ""), strict=True):
         first = next((index for index, event in enumerate(order) if isinstance(event, str)), len(order))
         layers = order[:first]  # those that backward has reached; -1 stands for its end
         expect(

@@ -15,7 +15,7 @@ from ddp_course.grader.harness.record import Recorder, in_new_threads
 LAYERS, WIDTH = 8, 64  # of the wide model
 LAYER_BYTES = WIDTH * WIDTH * 4  # of the gradient of one of its layers
 BUCKET = 2.5 * LAYER_BYTES  # bytes of a bucket for the wide model: room for two layers
-UPDATES = (1, 3, 2, 1)  # micro-batches of each update of the small model
+STEPS = (1, 3, 2, 1)  # micro-batches of each step of the small model
 LARGE = 2**22  # elements of Unequal.large: 16 MiB
 GONE_ON = "rank 0 has gone on"  # a key of the store
 LONGEST_WAIT = 2.0  # seconds that rank 1 waits until rank 0 has gone on
@@ -84,17 +84,17 @@ class Small(nn.Module):
 
 
 def train(build, bucket=350):
-    """Four updates, compared with one process on the global batch.
+    """Four steps, compared with one process on the global batch.
 
-    Returns the gaps at the start and after each update, and the messages of the last. `bucket`: bytes. All gradients
+    Returns the gaps at the start and after each step, and the messages of the last. `bucket`: bytes. All gradients
     together are 352 bytes, so that buckets of 350 bytes are two.
     """
     rank, world = dist.get_rank(), dist.get_world_size()
     one_process, events = Small(seed=0), Events()
     wrapped = build(Small(seed=rank), bucket / 2**20)
-    result = {"start": _gaps(wrapped.module, one_process), "updates": [], "in_no_sync": 0}
+    result = {"start": _gaps(wrapped.module, one_process), "steps": [], "in_no_sync": 0}
     generator = torch.Generator().manual_seed(7)
-    for micro_batches in UPDATES:
+    for micro_batches in STEPS:
         for model in (wrapped.module, one_process):
             model.zero_grad()
         for number in range(micro_batches):
@@ -113,8 +113,8 @@ def train(build, bucket=350):
             _step(model)
         with torch.no_grad():
             wrapped(batch[rank][:, 0])  # as an evaluation would
-        update = {"micro_batches": micro_batches, "gradients": gradients, "weights": _gaps(wrapped.module, one_process)}
-        result["updates"].append(update | {"bits": _bits(wrapped.module)})
+        step = {"micro_batches": micro_batches, "gradients": gradients, "weights": _gaps(wrapped.module, one_process)}
+        result["steps"].append(step | {"bits": _bits(wrapped.module)})
     largest = max(parameter.nbytes for parameter in one_process.parameters() if parameter.requires_grad)
     return result | {"bucket": max(bucket, largest)}
 
@@ -183,7 +183,7 @@ class Wide(nn.Module):
 
 
 def budget(build):
-    """The messages of the last of three updates with three micro-batches each."""
+    """The messages of the last of three steps with three micro-batches each."""
     events = Events()
     wrapped = build(Wide(), BUCKET / 2**20)
     for _ in range(3):
@@ -198,7 +198,7 @@ def budget(build):
 
 
 def overlap(build):
-    """Three updates. Returns the order of layers and collectives in the last two, and errors of the last's gradients.
+    """Three steps. Returns the order of layers and collectives in the last two, and errors of the last's gradients.
 
     Before the second there is a micro-batch under no_sync. In the third, rank 1 stops before its first gradient until
     rank 0 has gone on with backward after its first collective. If rank 0 waits for that collective in backward, it
@@ -264,7 +264,7 @@ class Unequal(nn.Module):
 
 
 def large_and_small(build):
-    """Three updates with a large message and then a small one, which arrives before it.
+    """Three steps with a large message and then a small one, which arrives before it.
 
     off: the largest relative error of a gradient, by the words with which the message about it begins.
     """

@@ -131,7 +131,7 @@ ANSWERS = (
     WrongAnswer(
         "hook_on_the_incoming_gradient",
         "averages only what the last backward adds: what no_sync has left in .grad stays different on every rank",
-        check="equals_one_process", says="update 2 (3 micro-batches): the gradient of", text="""
+        check="equals_one_process", says="step 2 (3 micro-batches): the gradient of", text="""
         from contextlib import contextmanager
 
         import torch
@@ -222,7 +222,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "one_message_for_each_parameter", "overlaps, but sends every gradient in a message of its own",
-        check="few_messages", says="started 8 messages in an update; 5 are allowed", on="one_bucket", edit="""
+        check="few_messages", says="started 8 messages in a step; 5 are allowed", on="one_bucket", edit="""
         -            if not self.buckets:
         -                self.buckets.append([])
         -                size = parameter.nbytes
@@ -356,8 +356,8 @@ ANSWERS = (
                 self.to_send.join()
     '''),
     RightAnswer(
-        "an_order_learned_in_the_first_update",
-        "the first update is sent after backward and teaches the order; gradients then live in the flat tensors",
+        "an_order_learned_in_the_first_step",
+        "the first step is sent after backward and teaches the order; gradients then live in the flat tensors",
         text='''
         import contextlib
 

@@ -50,9 +50,7 @@ def looking_changes_nothing(case, rank, result):
 
 
 @check(
-    lambda gaps: (
-        f"all six forecasts came true; averaged by hand, the gap of {gaps[0]:.3f} was the same after 20 updates"
-    ),
+    lambda gaps: f"all six forecasts came true; averaged by hand, the gap of {gaps[0]:.3f} was the same after 20 steps",
     [CLAIMS, FORECASTING],
 )
 def the_forecast_comes_true(records):
@@ -69,7 +67,7 @@ def the_forecast_comes_true(records):
         )
         expect(
             predicted == outcome,
-            f"'{name}': you said {predicted!r}; the gap was {before:.3g} at first and {after:.3g} after 20 updates",
+            f"'{name}': you said {predicted!r}; the gap was {before:.3g} at first and {after:.3g} after 20 steps",
             "call your own largest_gaps before and after the line that you trust, in a script with two ranks",
         )
     return measured["parameters, averaged by hand"][1]

@@ -9,7 +9,7 @@ import torch.distributed.nn  # imported later, by an optimizer or DDP, it would 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-UPDATES = 20
+STEPS = 20
 
 
 class Model(nn.Module):
@@ -40,12 +40,12 @@ def gap(tensor):
 
 
 def train(rank, wrap):
-    """{kind of tensor: (gap when the model is made, gap after 20 updates)}; without `wrap`, averaged by hand."""
+    """{kind of tensor: (gap when the model is made, gap after 20 steps)}; without `wrap`, averaged by hand."""
     model = Model(rank)
     before = model.gaps()
     forward = wrap(model) if wrap else model
-    for update in range(UPDATES):
-        inputs = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(10 * update + rank))
+    for step in range(STEPS):
+        inputs = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(10 * step + rank))
         model.zero_grad()
         forward(inputs).square().mean().backward()
         if not wrap:

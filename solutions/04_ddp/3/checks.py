@@ -30,9 +30,9 @@ NAMES = ("backbone.weight", "backbone.bias", "head.weight", "head.bias")
 TOLERANCE = 1e-9  # float64 sums in another order
 
 
-UPDATES = {"1 update": (1,), "6 updates": (6,)}
+STEPS = {"1 step": (1,), "6 steps": (6,)}
 DETECTIONS = [driver_job(world, DETECTOR, scenarios) for world, scenarios in SCENARIOS.items()]
-TRAININGS = [driver_job(world, REPAIRED, UPDATES, loads=("torch._dynamo",)) for world in (2, 3)]  # for DDP, torch.optim
+TRAININGS = [driver_job(world, REPAIRED, STEPS, loads=("torch._dynamo",)) for world in (2, 3)]  # for DDP, torch.optim
 JOBS = DETECTIONS + TRAININGS
 
 
@@ -103,13 +103,13 @@ def replicas_stay_equal(case, rank, result):
         expect(
             bits == case.results[0]["bits"][name],
             f"after your {REPAIRED} {name} on rank {rank} is not rank 0's",
-            "which line makes a rank hear of another rank's gradient, and is it reached in every update?",
+            "which line makes a rank hear of another rank's gradient, and is it reached in every step?",
         )
 
 
 @check(
     lambda gaps: (
-        f"2 and 3 ranks equal one process on the global batches after 1 and 6 updates, largest gap {max(gaps):.0e}"
+        f"2 and 3 ranks equal one process on the global batches after 1 and 6 steps, largest gap {max(gaps):.0e}"
     ),
     TRAININGS,
 )
@@ -120,12 +120,12 @@ def equals_one_process(case):
                 gap < TOLERANCE,
                 f"after your {REPAIRED} {name} is {gap:.2g} from that of one process on the global batches, on rank "
                 f"{rank}",
-                "replicas can be equal and wrong: does each update use the mean of all ranks' gradients?",
+                "replicas can be equal and wrong: does each step use the mean of all ranks' gradients?",
             )
     for rank, result in enumerate(case.results):
         expect(
             any(close(result["losses"], right) for right in (result["local_losses"], result["global_losses"])),
-            f"your {REPAIRED} returned {show(result['losses'])} on rank {rank}; before each update the loss of this "
+            f"your {REPAIRED} returned {show(result['losses'])} on rank {rank}; before each step the loss of this "
             f"rank's batch was {show(result['local_losses'])}",
             "the docstring of train: how many losses does it return, and when are they computed?",
         )

@@ -74,7 +74,7 @@ def drive(function, what):
     """The report on assert_replicas_equal in the case `what`; or on train if `what` is a number of batches.
 
     local_losses, global_losses: of one process that trains on the global batches, for this rank's batch and for the
-    global batch, before each update. gaps: of the weights after train from those of that process.
+    global batch, before each step. gaps: of the weights after train from those of that process.
     """
     rank, world, model = dist.get_rank(), dist.get_world_size(), make_model()
     if isinstance(what, str):

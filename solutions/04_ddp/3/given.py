@@ -24,7 +24,7 @@ def batches(rank, count):
 
 
 def train(model, batches):
-    """One update a batch; returns the loss before each."""
+    """One step a batch; returns the loss before each."""
     optimizer = torch.optim.SGD(model.head.parameters(), lr=0.1)
     losses = []
     for inputs, targets in batches:
@@ -41,7 +41,7 @@ def main():
     torch.manual_seed(0)
     model = Model().double()
     losses = train(model, batches(dist.get_rank(), 40))
-    print(f"rank {dist.get_rank()}: loss {losses[0]:.3f}, after {len(losses)} updates {losses[-1]:.3f}")
+    print(f"rank {dist.get_rank()}: loss {losses[0]:.3f}, after {len(losses)} steps {losses[-1]:.3f}")
     dist.barrier()  # who left now would close a connection that another rank may still be opening
     dist.destroy_process_group()
 

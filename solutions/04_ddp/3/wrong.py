@@ -67,7 +67,7 @@ ANSWERS = (
     WrongAnswer(
         "returns_the_last_loss", "train returns the last loss alone",
         check="equals_one_process",
-        says="on rank 0; before each update the loss of this rank's batch was [", edit="""
+        says="on rank 0; before each step the loss of this rank's batch was [", edit="""
         -    return losses
         +    return losses[-1]
     """),

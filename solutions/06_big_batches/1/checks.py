@@ -9,7 +9,7 @@ from . import driver
 DETECTOR, REPAIRED = "replicas_agree", "train"
 RIGHT, BROKEN = tuple(driver.VERSIONS)[:5], tuple(driver.VERSIONS)[5:]
 CLOSE = 1e-10  # float64: the order of the sums shifts the weights by about 1e-16
-OTHER_BYTES = 64  # that may be sent per update besides the gradients
+OTHER_BYTES = 64  # that may be sent per step besides the gradients
 JOB_OPTIONS = {"seconds": 6.0, "loads": ("torch._dynamo",)}
 DETECT = [driver_job(3, DETECTOR, [(what, torch.zeros(1)) for what in RIGHT + BROKEN], **JOB_OPTIONS)]
 TRAIN = [
@@ -34,7 +34,7 @@ DETECTED = [
         lambda scenario: (
             "how exactly are the weights compared, and are all of them compared on all ranks?"
             if "ends" in scenario
-            else "what the ranks read, and how many micro-batches an update has: on equal data replicas stay equal"
+            else "what the ranks read, and how many micro-batches a step has: on equal data replicas stay equal"
         ),
         f"and sees replicas part in {len(BROKEN)} others, that of the given script among them",
     ),
@@ -46,30 +46,30 @@ it_is_called_once = called_once(
 )
 
 
-@check("your loop equals one process on the global batch after 1, 2 and 3 updates, on 2 and 4 ranks", TRAIN, begin="")
+@check("your loop equals one process on the global batch after 1, 2 and 3 steps, on 2 and 4 ranks", TRAIN, begin="")
 def the_global_batch_is_learned(case):
-    _, updates, accumulate, optimizer = case.args[0]
-    right = driver.one_process(case.world, updates, accumulate, optimizer)
+    _, steps, accumulate, optimizer = case.args[0]
+    right = driver.one_process(case.world, steps, accumulate, optimizer)
     gaps = [(result - right).abs().max().item() for result in case.results]
     rank = max(range(case.world), key=gaps.__getitem__)
     ranks_differ = not all(torch.equal(result, case.results[0]) for result in case.results)
     look_at = "the divisor of the loss, and when the gradients are set to zero"
     if ranks_differ:
-        look_at = "is the flag set before the forward, and does the last micro-batch of the update communicate?"
+        look_at = "is the flag set before the forward, and does the last micro-batch of the step communicate?"
     elif optimizer != "SGD":
         look_at = "with SGD it was right. What does each rank's optimizer make of the gradient that it is given?"
     expect(
         gaps[rank] < CLOSE,
-        f"with {case.world} ranks, {updates} update(s) of {accumulate} micro-batch(es), {optimizer}: rank {rank} is "
+        f"with {case.world} ranks, {steps} step(s) of {accumulate} micro-batch(es), {optimizer}: rank {rank} is "
         f"{gaps[rank]:.1e} from one process on the global batch"
         f"{', and the ranks differ' if ranks_differ else '; the ranks agree with each other'}",
         look_at,
     )
 
 
-@check("and its gradients travel once an update", TRAIN, begin="{ranks}: ")
+@check("and its gradients travel once a step", TRAIN, begin="{ranks}: ")
 def gradients_are_sent_once_per_update(case, rank, result):
-    _, updates, accumulate, _ = case.args[0]
+    _, steps, accumulate, _ = case.args[0]
     operations = case.operations[rank]
     sent = sum(
         operation.bytes
@@ -78,8 +78,8 @@ def gradients_are_sent_once_per_update(case, rank, result):
     )
     started, size = sum(operation.op == "all_reduce" for operation in operations), result.numel() * 8
     expect(
-        sent <= updates * (size + OTHER_BYTES),
-        f"in {updates} update(s) of {accumulate} micro-batch(es) rank {rank} started {started} all-reduce(s) and "
+        sent <= steps * (size + OTHER_BYTES),
+        f"in {steps} step(s) of {accumulate} micro-batch(es) rank {rank} started {started} all-reduce(s) and "
         f"handed over {sent:,} bytes; the gradients have {size:,}",
-        "which micro-batches communicate, and how often? Once is enough, in the last of an update",
+        "which micro-batches communicate, and how often? Once is enough, in the last of a step",
     )

@@ -100,7 +100,7 @@ VERSIONS = {
     "averages by hand before each step": by_hand(),
     "the flag set after the forward": with_ddp("nothing", flag="after"),
     "no micro-batch communicates": with_ddp("all"),
-    "only the first micro-batch of an update communicates": with_ddp(synced=1),
+    "only the first micro-batch of a step communicates": with_ddp(synced=1),
     "rank 1 ends with two numbers exchanged": by_hand(exchange_on_rank_1),
     "the last rank ends 1e-6 away, in one number": by_hand(shift_on_last_rank),
 }
@@ -129,20 +129,20 @@ def data(rank, count):
     return [(rows[:, :3], rows[:, 3]) for rows in numbers]
 
 
-def try_out(train, updates, accumulate, optimizer):
-    """The weights after so many updates, as one flat tensor. `optimizer`: "SGD" or "AdamW"."""
+def try_out(train, steps, accumulate, optimizer):
+    """The weights after so many steps, as one flat tensor. `optimizer`: "SGD" or "AdamW"."""
     module = Model()
     optimizer = getattr(torch.optim, optimizer)(module.parameters(), lr=LEARNING_RATE)
-    train(module, optimizer, data(dist.get_rank(), updates * accumulate), accumulate)
+    train(module, optimizer, data(dist.get_rank(), steps * accumulate), accumulate)
     return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
 
 
-def one_process(world, updates, accumulate, optimizer):
+def one_process(world, steps, accumulate, optimizer):
     """The right result of try_out: one process that takes each global batch whole."""
     module = Model()
     optimizer = getattr(torch.optim, optimizer)(module.parameters(), lr=LEARNING_RATE)
-    shares = [data(rank, updates * accumulate) for rank in range(world)]
-    for first in range(0, updates * accumulate, accumulate):
+    shares = [data(rank, steps * accumulate) for rank in range(world)]
+    for first in range(0, steps * accumulate, accumulate):
         pairs = [pair for share in shares for pair in share[first : first + accumulate]]
         optimizer.zero_grad()
         module(*(torch.cat(part) for part in zip(*pairs, strict=True))).backward()

@@ -1,4 +1,4 @@
-"""Accumulate micro-batches on every rank; the ranks are to talk once an update."""
+"""Accumulate micro-batches on every rank; the ranks are to talk once a step."""
 
 import os
 from datetime import timedelta
@@ -10,7 +10,7 @@ import torch.distributed.nn  # imported later, by an optimizer or DDP, it would 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-ACCUMULATE, UPDATES = 4, 3
+ACCUMULATE, STEPS = 4, 3
 
 
 class Regression(nn.Module):
@@ -48,7 +48,7 @@ def main():
     dist.init_process_group("gloo", timeout=timedelta(seconds=10))
     module = Regression()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    train(module, optimizer, micro_batches_of(int(os.environ["RANK"]), UPDATES * ACCUMULATE), ACCUMULATE)
+    train(module, optimizer, micro_batches_of(int(os.environ["RANK"]), STEPS * ACCUMULATE), ACCUMULATE)
     print("weights", module.weight.tolist(), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""06.2: micro-batches that are left over at the end of an epoch; a detector that measures the size of every update."""
+"""06.2: micro-batches that are left over at the end of an epoch; a detector that measures the size of every step."""
 
 import math
 
@@ -8,11 +8,11 @@ from ddp_course.grader.vocabulary import called_once, check, driver_job, expect,
 
 from . import driver
 
-DETECTOR, REPAIRED = "update_sizes", "train"
+DETECTOR, REPAIRED = "step_sizes", "train"
 CLOSE = 1e-10  # float64: the order of the sums shifts the numbers by about 1e-16
-OTHER_BYTES = 64  # that may be sent per update besides the gradients
+OTHER_BYTES = 64  # that may be sent per step besides the gradients
 JOB_OPTIONS = {"seconds": 6.0, "loads": ("torch._dynamo",)}
-COUNTS = [([5, 5, 5], 2), ([1, 1], 4), ([6, 7], 3), ([3], 1)]  # micro-batches of each epoch, and of an update
+COUNTS = [([5, 5, 5], 2), ([1, 1], 4), ([6, 7], 3), ([3], 1)]  # micro-batches of each epoch, and of a step
 DETECTOR_CALLS = [(what, *sizes, torch.zeros(1)) for sizes in ((2, 5, 2), (3, 7, 3)) for what in driver.VERSIONS]
 DETECT = [driver_job(1, DETECTOR, DETECTOR_CALLS, **JOB_OPTIONS)]
 TRAIN = [
@@ -30,7 +30,7 @@ def shown(sizes):
 
 
 @check(
-    f"the detector weighs the updates of {len(driver.VERSIONS)} loops right; of the second script: "
+    f"the detector weighs the steps of {len(driver.VERSIONS)} loops right; of the second script: "
     f"{shown(driver.VERSIONS['adds the rest to the next epoch'].sizes(2, 5, 2))}",
     DETECT,
 )
@@ -47,7 +47,7 @@ def the_sizes_are_read_right(case, rank, result):
 
 
 it_is_called_once = called_once(
-    DETECTOR, "train", DETECT, "what can be noted while it runs: one call makes all epochs and all updates"
+    DETECTOR, "train", DETECT, "what can be noted while it runs: one call makes all epochs and all steps"
 )
 
 
@@ -62,22 +62,22 @@ def every_micro_batch_counts_once(case):
     expect(
         gaps[rank] < CLOSE,
         lambda: f"{begin(case)}rank {rank} is {gaps[rank]:.1e} from one process on the global batches{likeness(case)}",
-        "the micro-batches of the last update of an epoch: how many are there, what is their sum divided by, and which "
+        "the micro-batches of the last step of an epoch: how many are there, what is their sum divided by, and which "
         "of them communicates?"
         if optimizer == "SGD"
         else "with SGD it was right. What does each rank's optimizer make of the gradient that it is given?",
     )
 
 
-@check("and its gradients travel once an update", TRAIN, begin="")
+@check("and its gradients travel once a step", TRAIN, begin="")
 def gradients_are_sent_once_per_update(case, rank, result):
     _, counts, accumulate, _ = case.args[0]
-    updates, size = sum(math.ceil(count / accumulate) for count in counts), result.numel() * 8
+    steps, size = sum(math.ceil(count / accumulate) for count in counts), result.numel() * 8
     sent = sum(operation.bytes for operation in case.operations[rank] if operation.op != "broadcast")
     expect(
-        sent <= updates * (size + OTHER_BYTES),
-        f"{begin(case)}rank {rank} handed over {sent:,} bytes in {updates} updates; the gradients have {size:,}",
-        "which micro-batches communicate, and how often? Once is enough, in the last of an update",
+        sent <= steps * (size + OTHER_BYTES),
+        f"{begin(case)}rank {rank} handed over {sent:,} bytes in {steps} steps; the gradients have {size:,}",
+        "which micro-batches communicate, and how often? Once is enough, in the last of a step",
     )
 
 
@@ -85,7 +85,7 @@ def begin(case):
     """The beginning of a message about this case."""
     _, counts, accumulate, optimizer = case.args[0]
     epochs = f"epochs of {' and '.join(map(str, counts))} micro-batches"
-    return f"with {case.world} ranks, {epochs}, {accumulate} an update, {optimizer}: "
+    return f"with {case.world} ranks, {epochs}, {accumulate} a step, {optimizer}: "
 
 
 def where_to_look(result, right, calls):

@@ -14,7 +14,7 @@ LEARNING_RATE = 0.1
 
 
 def drive(function, what, *arguments):
-    """The result of the learner's update_sizes for the loop `what`; for "own", the weights after its train."""
+    """The result of the learner's step_sizes for the loop `what`; for "own", the weights after its train."""
     try:
         if what == "own":
             return try_out(function, *arguments)
@@ -30,11 +30,11 @@ def drive(function, what, *arguments):
 class Loop:
     """A loop over epochs.
 
-    rest           the micro-batches that fill no update are "lost", "kept" for the first update of the next epoch, a
-                   "short" update of their own, or part of a "long" last one
-    divisor        of a micro-batch's loss: "full", `accumulate`; "actual", the number of micro-batches of the update;
+    rest           the micro-batches that fill no step are "lost", "kept" for the first step of the next epoch, a
+                   "short" step of their own, or part of a "long" last one
+    divisor        of a micro-batch's loss: "full", `accumulate`; "actual", the number of micro-batches of the step;
                    or "none"
-    zero_at_start  zero_grad comes before an update's first backward, not after its step
+    zero_at_start  zero_grad comes before a step's first backward, not after optimizer.step()
     set_to_none    zero_grad drops the gradients; otherwise it fills them with zeros, in place
     """
 
@@ -43,7 +43,7 @@ class Loop:
 
     def __call__(self, module, optimizer, epochs, accumulate):
         model = DistributedDataParallel(module)
-        for batches in self.updates(epochs, accumulate):
+        for batches in self.steps(epochs, accumulate):
             if self.zero_at_start:
                 optimizer.zero_grad(self.set_to_none)
             for number, inputs in enumerate(batches, start=1):
@@ -53,8 +53,8 @@ class Loop:
             if not self.zero_at_start:
                 optimizer.zero_grad(self.set_to_none)
 
-    def updates(self, epochs, accumulate):
-        """Yield the list of micro-batches of each update."""
+    def steps(self, epochs, accumulate):
+        """Yield the list of micro-batches of each step."""
         carried = []
         for micro_batches in epochs:
             full = len(micro_batches) // accumulate * accumulate
@@ -73,18 +73,18 @@ class Loop:
         return {"full": accumulate, "actual": len(batches), "none": 1}[self.divisor]
 
     def sizes(self, epochs, micro_batches, accumulate):
-        """The size of each update of this loop: its number of micro-batches, divided by the divisor of their losses."""
-        updates = self.updates([[0] * micro_batches] * epochs, accumulate)
-        return [len(batches) / self.divisor_of(batches, accumulate) for batches in updates]
+        """The size of each step of this loop: its number of micro-batches, divided by the divisor of their losses."""
+        steps = self.steps([[0] * micro_batches] * epochs, accumulate)
+        return [len(batches) / self.divisor_of(batches, accumulate) for batches in steps]
 
 
 VERSIONS = {
     "throws the rest of an epoch away": Loop("lost"),
     "adds the rest to the next epoch": Loop("kept"),
-    "a short last update, divided by its own length": Loop("short", "actual"),
+    "a short last step, divided by its own length": Loop("short", "actual"),
     "the same, with zero_grad before the first backward": Loop("short", "actual", zero_at_start=True),
-    "a short last update, divided as if it were full": Loop("short"),
-    "a long last update, divided as if it were not": Loop("long"),
+    "a short last step, divided as if it were full": Loop("short"),
+    "a long last step, divided as if it were not": Loop("long"),
     "no division at all": Loop("short", "none", set_to_none=False),
 }
 
@@ -125,14 +125,14 @@ def try_out(train, counts, accumulate, optimizer):
 
 
 def one_process(world, counts, accumulate, optimizer, loop=None):
-    """The right result of try_out: one process that takes the micro-batches of all ranks, in the updates of `loop`."""
+    """The right result of try_out: one process that takes the micro-batches of all ranks, in the steps of `loop`."""
     loop, module = loop or Loop("short", "actual"), Model()
     optimizer = getattr(torch.optim, optimizer)(module.parameters(), lr=LEARNING_RATE)
     epochs = [
         [torch.cat(batches) for batches in zip(*epoch, strict=True)]
         for epoch in zip(*(data(rank, counts) for rank in range(world)), strict=True)
     ]
-    for batches in loop.updates(epochs, accumulate):
+    for batches in loop.steps(epochs, accumulate):
         optimizer.zero_grad()
         (sum(module(batch) for batch in batches) / loop.divisor_of(batches, accumulate)).backward()
         optimizer.step()

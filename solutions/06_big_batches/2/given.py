@@ -1,4 +1,4 @@
-"""Two loops of two training scripts. In both, an epoch may end before its last update is full."""
+"""Two loops of two training scripts. In both, an epoch may end before its last step is full."""
 
 import contextlib
 import os
@@ -55,7 +55,7 @@ def main():
         module = OneWeight()
         loop(module, torch.optim.SGD(module.parameters(), lr=1.0), [[torch.ones(3)] * 5] * 2, 2)
         if os.environ["RANK"] == "0":
-            print(f"{loop.__name__}: 10 micro-batches, 2 an update; the weight moved by {-module.weight.item():g}")
+            print(f"{loop.__name__}: 10 micro-batches, 2 a step; the weight moved by {-module.weight.item():g}")
 
 
 if __name__ == "__main__":

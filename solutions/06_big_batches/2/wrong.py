@@ -4,14 +4,14 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "counts_through", "does not end an update with the epoch: its micro-batches may be of two epochs",
+        "counts_through", "does not end a step with the epoch: its micro-batches may be of two epochs",
         check="every_micro_batch_counts_once", says="from one process on the global batches", edit="""
         -    for micro_batches in epochs:
         +    for micro_batches in [[micro_batch for epoch in epochs for micro_batch in epoch]]:
     """),
     WrongAnswer(
         "every_micro_batch_talks", "uses the leftovers correctly, but every micro-batch communicates",
-        check="gradients_are_sent_once_per_update", says="handed over 2,528 bytes in 9 updates", edit="""
+        check="gradients_are_sent_once_per_update", says="handed over 2,528 bytes in 9 steps", edit="""
         -            for number, inputs in enumerate(group, start=1):
         -                with contextlib.nullcontext() if number == len(group) else model.no_sync():
         -                    (model(inputs) / len(group)).backward()
@@ -20,7 +20,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "keeps_the_tensors", "the detector notes the tensors in .grad and reads their values after the training",
-        check="the_sizes_are_read_right", says="(no division at all): update_sizes", look="zero_grad may clear", edit="""
+        check="the_sizes_are_read_right", says="(no division at all): step_sizes", look="zero_grad may clear", edit="""
         -    optimizer.register_step_pre_hook(lambda *_: sizes.append(module.weight.grad.item()))
         +    optimizer.register_step_pre_hook(lambda *_: sizes.append(module.weight.grad))
         @@
@@ -28,8 +28,8 @@ ANSWERS = (
         +    return [size.item() for size in sizes]
     """),
     WrongAnswer(
-        "scales_the_learning_rate", "divides a short update by `accumulate`, and makes up for that by a larger learning rate",
-        check="every_micro_batch_counts_once", says="4 an update, AdamW: rank", edit="""
+        "scales_the_learning_rate", "divides a short step by `accumulate`, and makes up for that by a larger learning rate",
+        check="every_micro_batch_counts_once", says="4 a step, AdamW: rank", edit="""
         -                    (model(inputs) / len(group)).backward()
         +                    (model(inputs) / accumulate).backward()
         +            for settings in optimizer.param_groups:
@@ -48,7 +48,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "trains_twice", "the detector trains a second time, on another model",
-        check="it_is_called_once", says="update_sizes called train 2 times on rank 0",
+        check="it_is_called_once", says="step_sizes called train 2 times on rank 0",
         look="one call makes all epochs", edit="""
              train(module, optimizer, [[torch.ones(3)] * micro_batches] * epochs, accumulate)
         +    other = OneWeight()
@@ -73,7 +73,7 @@ ANSWERS = (
                 return self.weight.sum()
 
 
-        def update_sizes(train, epochs, micro_batches, accumulate):
+        def step_sizes(train, epochs, micro_batches, accumulate):
             module = Watched()
             batches = [[torch.zeros(1)] * micro_batches for _ in range(epochs)]
             train(module, torch.optim.SGD(module.parameters(), lr=2.0**-10), batches, accumulate)

@@ -1,4 +1,4 @@
-"""The loss a token, and its gradient, of one update: several micro-batches of padded lines on every rank."""
+"""The loss a token, and its gradient, of one step: several micro-batches of padded lines on every rank."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""07.1: clipping in the one place where it means something; and a test that tells right updates from wrong ones."""
+"""07.1: clipping in the one place where it means something; and a test that tells right steps from wrong ones."""
 
 import math
 
@@ -7,8 +7,8 @@ import torch
 from ddp_course.grader.vocabulary import Call, Job, check, expect, number, one_process
 
 from . import driver
-from .given import update
-from .versions import Update
+from .given import train_step
+from .versions import TrainStep
 
 LOADS = ("torch._dynamo",)  # what optimizers need
 DETECTOR = "is_right"
@@ -45,7 +45,7 @@ TRAIN = [
     ),
     Job(
         3,
-        function="update",
+        function="train_step",
         loads=LOADS,
         driver=True,
         calls=(
@@ -56,20 +56,20 @@ TRAIN = [
     ),
 ]
 VERSIONS = [
-    ("the broken script's update", update, False),
-    ("average, unscale, clip", Update(), True),
-    ("clips scaled gradients to limit x scale", Update("limit scaled"), True),
-    ("clips by clip_grad_norm_", Update(clip="torch"), True),
-    ("averages in float32", Update(average="float32"), True),
-    ("clips before unscale_", Update("scaled"), False),
-    ("clips each rank's gradient, then averages", Update("early"), False),
-    ("never clips", Update(clip="none"), False),
-    ("clips each tensor to the limit", Update(clip="each"), False),
-    ("makes short gradients as long as the limit", Update(clip="always"), False),
-    ("keeps the length and changes the direction", Update(clip="sign"), False),
-    ("clips on rank 0 only", Update(clip="rank 0"), False),
-    ("adds up and does not divide, then clips", Update(average="sum"), False),
-    ("makes NaN of the last tensor", Update(clip="nan"), False),
+    ("the broken script's train_step", train_step, False),
+    ("average, unscale, clip", TrainStep(), True),
+    ("clips scaled gradients to limit x scale", TrainStep("limit scaled"), True),
+    ("clips by clip_grad_norm_", TrainStep(clip="torch"), True),
+    ("averages in float32", TrainStep(average="float32"), True),
+    ("clips before unscale_", TrainStep("scaled"), False),
+    ("clips each rank's gradient, then averages", TrainStep("early"), False),
+    ("never clips", TrainStep(clip="none"), False),
+    ("clips each tensor to the limit", TrainStep(clip="each"), False),
+    ("makes short gradients as long as the limit", TrainStep(clip="always"), False),
+    ("keeps the length and changes the direction", TrainStep(clip="sign"), False),
+    ("clips on rank 0 only", TrainStep(clip="rank 0"), False),
+    ("adds up and does not divide, then clips", TrainStep(average="sum"), False),
+    ("makes NaN of the last tensor", TrainStep(clip="nan"), False),
 ]
 DETECT = Job(
     3,
@@ -107,7 +107,7 @@ def the_norm_is_that_of_the_joint_gradient(case, rank, result):
         norm = number(norm)
         expect(
             isinstance(norm, float) and math.isclose(norm, step.norm, rel_tol=1e-6),
-            f"in step {step_number} update returned {norm!r} on rank {rank}; the norm of the joint gradient is "
+            f"in step {step_number} train_step returned {norm!r} on rank {rank}; the norm of the joint gradient is "
             f"{step.norm:.6g}",
             "the norm that is returned: of which gradient is it, and before or after it is clipped?",
         )
@@ -148,7 +148,9 @@ def the_detector_tells_right_from_wrong(case):
     elif "NaN" in case.scenario:
         look_at = "what your comparison says of NaN, and which of the weights it looks at"
     elif right:
-        look_at = "what it takes for a mistake: the norm that update returns, which it should not judge, or a rounding?"
+        look_at = (
+            "what it takes for a mistake: the norm that train_step returns, which it should not judge, or a rounding?"
+        )
     for rank, verdict in enumerate(verdicts):
         expect(
             verdict in (True, False) and bool(verdict) == right,

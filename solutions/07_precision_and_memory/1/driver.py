@@ -1,11 +1,11 @@
-"""Inside a rank, for 07.1: call the learner's update with an optimizer that has momentum, unlike that of train."""
+"""Inside a rank, for 07.1: call the learner's train_step with an optimizer that has momentum, unlike that of train."""
 
 import torch
 
 LEARNING_RATE, MOMENTUM = 0.5, 0.9  # train in given.py has the same learning rate
 
 
-def drive(update, inputs, targets, limit):
+def drive(train_step, inputs, targets, limit):
     """`train` as in given.py, with momentum. By step: [the three weights, the norm]."""
     weights = [torch.zeros(size, dtype=torch.float64, requires_grad=True) for size in (2, 1)]
     optimizer = torch.optim.SGD(weights, lr=LEARNING_RATE, momentum=MOMENTUM)
@@ -13,6 +13,6 @@ def drive(update, inputs, targets, limit):
     path = []
     for batch, target in zip(inputs, targets, strict=True):
         loss = (batch @ weights[0] + weights[1] - target).square().mean()
-        norm = update(weights, optimizer, scaler, loss, limit)
+        norm = train_step(weights, optimizer, scaler, loss, limit)
         path.append([torch.cat(weights).tolist(), norm])
     return path

@@ -15,7 +15,7 @@ def average_gradients(weights):
         weight.grad /= dist.get_world_size()
 
 
-def update(weights, optimizer, scaler, loss, limit):
+def train_step(weights, optimizer, scaler, loss, limit):
     """One step along the joint gradient, whose norm is clipped to `limit`. Returns the norm before clipping."""
     optimizer.zero_grad()
     scaler.scale(loss).backward()
@@ -36,7 +36,7 @@ def train(inputs, targets, limit):
     path = []
     for batch, target in zip(inputs, targets, strict=True):
         loss = (batch @ weights[0] + weights[1] - target).square().mean()
-        norm = update(weights, optimizer, scaler, loss, limit)
+        norm = train_step(weights, optimizer, scaler, loss, limit)
         path.append([torch.cat(weights).tolist(), norm])
     return path
 

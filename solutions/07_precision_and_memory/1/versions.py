@@ -1,4 +1,4 @@
-"""Updates for 07.1, some right and some wrong. The ranks import this file, so it imports nothing of the grader."""
+"""Training steps for 07.1, right and wrong ones. The ranks import this file, so it imports nothing of the grader."""
 
 import math
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ import torch.distributed as dist
 
 
 @dataclass
-class Update:
-    """A function like `update` in given.py, put together from its parts. The default is right.
+class TrainStep:
+    """A function like `train_step` in given.py, put together from its parts. The default is right.
 
     when     "late": average, unscale, clip; "early": unscale, clip, average; "scaled": average, clip, and leave it to
              scaler.step to unscale; "limit scaled": the same, with the limit multiplied by the scale, which is right

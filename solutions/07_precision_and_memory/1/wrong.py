@@ -24,7 +24,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "norm_after", "returns the norm of the clipped gradient",
-        check="the_norm_is_that_of_the_joint_gradient", says="in step 1 update returned", on="limit_times_scale",
+        check="the_norm_is_that_of_the_joint_gradient", says="in step 1 train_step returned", on="limit_times_scale",
         edit="""
         -    scale = scaler.get_scale()
         -    norm = clip_grad_norm_(weights, limit * scale)
@@ -101,7 +101,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "norm_on_rank_0_only", "returns the norm on rank 0 only, which prints it",
-        check="the_norm_is_that_of_the_joint_gradient", says="update returned None on rank 1", edit="""
+        check="the_norm_is_that_of_the_joint_gradient", says="train_step returned None on rank 1", edit="""
         -    return norm.item()
         +    return norm.item() if dist.get_rank() == 0 else None
     """),
@@ -128,7 +128,7 @@ ANSWERS = (
     """),
     RightAnswer(
         "flat_and_by_hand",
-        "one message for all gradients, scale and clip by hand; a detector that compares with its own update",
+        "one message for all gradients, scale and clip by hand; a detector that compares with its own training step",
         text="""
         import math
 
@@ -136,7 +136,7 @@ ANSWERS = (
         import torch.distributed as dist
 
 
-        def update(weights, optimizer, scaler, loss, limit):
+        def train_step(weights, optimizer, scaler, loss, limit):
             optimizer.zero_grad()
             (loss * 1024.0).backward()
             flat = torch.cat([weight.grad.flatten() for weight in weights])
@@ -161,16 +161,16 @@ ANSWERS = (
             path = []
             for batch, target in zip(inputs, targets, strict=True):
                 loss = (batch @ weights[0] + weights[1] - target).square().mean()
-                norm = update(weights, optimizer, scaler, loss, limit)
+                norm = train_step(weights, optimizer, scaler, loss, limit)
                 path.append([torch.cat(weights).tolist(), norm])
             return path
 
 
-        def is_right(update_to_test):
+        def is_right(step_to_test):
             differences = 0
             for size in (1e-3, 1e3):
                 ends = []
-                for value in (update_to_test, update):
+                for value in (step_to_test, train_step):
                     generator = torch.Generator().manual_seed(dist.get_rank())
                     weights = [torch.zeros(2, 2, requires_grad=True), torch.zeros(3, requires_grad=True)]
                     loss = sum((weight * size * torch.randn(weight.shape, generator=generator)).sum() for weight in weights)
@@ -195,7 +195,7 @@ ANSWERS = (
                 weight.grad /= dist.get_world_size()
 
 
-        def update(weights, optimizer, scaler, loss, limit):
+        def train_step(weights, optimizer, scaler, loss, limit):
             optimizer.zero_grad()
             scaler.scale(loss).backward()
             average_gradients(weights)
@@ -215,12 +215,12 @@ ANSWERS = (
             path = []
             for batch, target in zip(inputs, targets, strict=True):
                 loss = (batch @ weights[0] + weights[1] - target).square().mean()
-                norm = update(weights, optimizer, scaler, loss, limit)
+                norm = train_step(weights, optimizer, scaler, loss, limit)
                 path.append([torch.cat(weights).tolist(), norm])
             return path
 
 
-        def is_right(update):
+        def is_right(train_step):
             good = torch.ones(())
             for size in (0.001, 1000.0):
                 rows = size * torch.tensor([[3.0, -1.0, 2.0], [-1.0, 5.0, 0.5], [0.0, 2.0, -4.0]], dtype=torch.float64)
@@ -229,7 +229,7 @@ ANSWERS = (
                 for weight in weights:
                     weight.requires_grad_()
                 optimizer = torch.optim.SGD(weights, lr=1.0)
-                update(weights, optimizer, torch.amp.GradScaler("cpu"), (torch.cat(weights) * chosen).sum(), 1.0)
+                train_step(weights, optimizer, torch.amp.GradScaler("cpu"), (torch.cat(weights) * chosen).sum(), 1.0)
                 joint = torch.stack([rows[rank % 3] for rank in range(dist.get_world_size())]).mean(0)
                 expected = -joint * min(1.0, 1.0 / joint.norm().item())
                 good *= torch.allclose(torch.cat(weights).detach(), expected, rtol=1e-4, atol=0.0)

@@ -104,7 +104,7 @@ ANSWERS = (
         +            scaler.update()
     """),
     WrongAnswer(
-        "update_outside", "steps by its own loss, but updates the scaler always",
+        "step_outside", "steps by its own loss, but updates the scaler always",
         state="crashed", check="raises", says="No inf checks were recorded prior to update", on="unrepaired",
         edit="""
         -            scaler.update()

@@ -12,11 +12,11 @@ from ddp_course.grader.vocabulary import Call, Job, Mistake, Wrong, check, drive
 from .driver import CONTEXT, some_window
 
 TRAIN, DETECTOR = "train", "not_the_same_run"
-UPDATES, LEARNING_RATE = 5, 0.1
+STEPS, LEARNING_RATE = 5, 0.1
 LOOK_AT_LOSS = "which micro-batches, and of which ranks, are in the number that is called the loss"
-FIRST_UPDATES = 2  # after which DDP has sent all that it sends at the start of a run
+FIRST_STEPS = 2  # after which DDP has sent all that it sends at the start of a run
 PLANS = {"192 tokens, micro-batches of 2": (192, 2), "192 tokens, micro-batches of 1": (192, 1)}
-SHORT_RUN = f"192 tokens, micro-batches of 1, {FIRST_UPDATES} updates"
+SHORT_RUN = f"192 tokens, micro-batches of 1, {FIRST_STEPS} steps"
 UNFIT = {  # tokens per update, micro-batch size: the nearest that fit depend on the world size
     "200 tokens, micro-batches of 2": (200, 2),
     "90 tokens, micro-batches of 1": (90, 1),
@@ -26,26 +26,26 @@ UNFIT = {  # tokens per update, micro-batch size: the nearest that fit depend on
 
 
 def train_job(world):
-    calls = {scenario: (*plan, UPDATES) for scenario, plan in {**PLANS, **UNFIT}.items()}
-    calls[SHORT_RUN] = (192, 1, FIRST_UPDATES)
+    calls = {scenario: (*plan, STEPS) for scenario, plan in {**PLANS, **UNFIT}.items()}
+    calls[SHORT_RUN] = (192, 1, FIRST_STEPS)
     return driver_job(world, TRAIN, calls, seconds=6.0)  # if the answer uses DDP, each rank loads torch._dynamo
 
 
 def one_process(tokens_per_update, counted=None):
-    """The losses and final weights of one process on whole updates. counted: the windows in the loss, if not all."""
+    """The losses and final weights of one process on whole steps. counted: the windows in the loss, if not all."""
     weights, losses = torch.zeros(3, dtype=torch.float64), []
-    for update in range(UPDATES):
+    for step in range(STEPS):
         windows = range(tokens_per_update // CONTEXT)
-        inputs, targets = global_batch(update, windows)
-        counted_inputs, counted_targets = global_batch(update, windows if counted is None else counted)
+        inputs, targets = global_batch(step, windows)
+        counted_inputs, counted_targets = global_batch(step, windows if counted is None else counted)
         losses.append(((counted_inputs @ weights - counted_targets) ** 2).mean().item())
         weights = weights - LEARNING_RATE * 2 * (inputs * (inputs @ weights - targets)[:, None]).mean(0)
     return losses, weights
 
 
-def global_batch(update, windows):
+def global_batch(step, windows):
     """Inputs and targets of these windows, concatenated."""
-    return [torch.cat(part) for part in zip(*(some_window(update, number) for number in windows), strict=True)]
+    return [torch.cat(part) for part in zip(*(some_window(step, number) for number in windows), strict=True)]
 
 
 def losses_of_rank(world, tokens_per_update, micro_batch_size, rank=0, only_last=True):
@@ -93,27 +93,27 @@ def what_does_not_divide_is_refused(case, rank, result):
         expect(
             not refusal,
             f"rank {rank} refused {tokens} tokens: {refusal!r}; they do divide",
-            "the number of which the tokens of an update have to be a multiple",
+            "the number of which the tokens of a step have to be a multiple",
         )
         return
     expect(
         not result["raised"],
         f"rank {rank} raised {result['raised']}; it should be a ValueError that names the nearest sizes",
-        "the class of what is raised: a ValueError, wherever an update does not divide"
+        "the class of what is raised: a ValueError, wherever a step does not divide"
         if max(fits) > tokens > min(fits)
-        else "how many micro-batches fit into this update, and a ValueError where there is none",
+        else "how many micro-batches fit into this step, and a ValueError where there is none",
     )
-    used = CONTEXT * case.world * sum(update == 0 for update, _ in result["read"])
+    used = CONTEXT * case.world * sum(step == 0 for step, _ in result["read"])
     expect(
         refusal is not None,
         f"{tokens} tokens do not divide by {case.world} x {micro_batch_size} x {CONTEXT}, and rank {rank} raised no "
-        f"ValueError; it trained on {used} tokens an update",
+        f"ValueError; it trained on {used} tokens a step",
         "what // does with what is left over: where anything is, a ValueError is to be raised",
     )
     expect(
         not result["read"],
         f"rank {rank} objected after it had read {len(result['read'])} windows",
-        "what is known before the first update",
+        "what is known before the first step",
     )
     named = set(map(int, re.findall(r"\d+", refusal)))  # all are below 1,000
     for size in fits:
@@ -125,22 +125,20 @@ def what_does_not_divide_is_refused(case, rank, result):
         )
 
 
-@check(
-    "the losses are those of whole updates, the same at 1, 2, 3 and 4 ranks, on every rank", REPAIRED, scenarios=PLANS
-)
-def the_loss_is_that_of_the_update(case, rank, result):
+@check("the losses are those of whole steps, the same at 1, 2, 3 and 4 ranks, on every rank", REPAIRED, scenarios=PLANS)
+def the_loss_is_that_of_the_step(case, rank, result):
     tokens, returned = case.args[0][0], result["result"]
     losses = returned[0] if isinstance(returned, list) else None
     expect(
-        isinstance(losses, list) and len(losses) == UPDATES,
-        f"{TRAIN} returned {returned!r} on rank {rank}; it should be (losses, weights) with {UPDATES} losses",
+        isinstance(losses, list) and len(losses) == STEPS,
+        f"{TRAIN} returned {returned!r} on rank {rank}; it should be (losses, weights) with {STEPS} losses",
         "the line that returns",
     )
-    for update, (loss, right) in enumerate(zip(map(number, losses), one_process(tokens)[0], strict=True)):
+    for step, (loss, right) in enumerate(zip(map(number, losses), one_process(tokens)[0], strict=True)):
         if not math.isclose(loss, right, rel_tol=1e-9):
-            words, look_at = recognised(loss, mistakes(case, rank, update), LOOK_AT_LOSS)
+            words, look_at = recognised(loss, mistakes(case, rank, step), LOOK_AT_LOSS)
             raise Wrong(
-                f"the loss of update {update} is {loss:.10g} on rank {rank}{words}; of all {tokens} tokens it is "
+                f"the loss of step {step} is {loss:.10g} on rank {rank}{words}; of all {tokens} tokens it is "
                 f"{right:.10g}",
                 look_at,
             )
@@ -156,35 +154,35 @@ def the_weights_are_those_of_one_process(case, rank, result):
     )
     expect(
         torch.allclose(weights.double(), right, rtol=0, atol=1e-9),
-        f"rank {rank} ended with weights {weights.tolist()}; one process on whole updates gets {right.tolist()}",
+        f"rank {rank} ended with weights {weights.tolist()}; one process on whole steps gets {right.tolist()}",
         "the gradient: what each micro-batch adds to it, what is summed over ranks, what it is divided by",
     )
 
 
-@check("each window of an update is read by one rank", REPAIRED, scenarios=PLANS)
+@check("each window of a step is read by one rank", REPAIRED, scenarios=PLANS)
 def the_windows_are_shared(case):
     times = Counter(tuple(window) for result in case.results for window in result["read"])
-    for update, window in product(range(UPDATES), range(case.args[0][0] // CONTEXT)):
+    for step, window in product(range(STEPS), range(case.args[0][0] // CONTEXT)):
         expect(
-            times[update, window] == 1,
-            f"window {window} of update {update} was read {times[update, window]} times by all ranks together",
+            times[step, window] == 1,
+            f"window {window} of step {step} was read {times[step, window]} times by all ranks together",
             "which windows a rank takes: N ranks that each train on all of them are no faster than one",
         )
 
 
-@check("two collectives an update at most", REPAIRED)
+@check("two collectives a step at most", REPAIRED)
 def few_collectives(cases):
     [short_run] = [case for case in cases if case.scenario == SHORT_RUN]
-    last_updates = UPDATES - FIRST_UPDATES
+    last_steps = STEPS - FIRST_STEPS
     for case in cases:
         for rank, operations in enumerate(case.operations if case.scenario in PLANS else ()):
-            counted = operations[len(short_run.operations[rank]) :]  # those of the last updates
+            counted = operations[len(short_run.operations[rank]) :]  # those of the last steps
             names = ", ".join(dict.fromkeys(operation.op for operation in counted))
             expect(
-                len(counted) <= 2 * last_updates,
-                f"{case.where}rank {rank} called {len(counted)} collectives ({names}) in its last {last_updates} "
-                "updates; two an update are enough",
-                "what each of them is for: only the gradients and the loss are needed, and once an update",
+                len(counted) <= 2 * last_steps,
+                f"{case.where}rank {rank} called {len(counted)} collectives ({names}) in its last {last_steps} "
+                "steps; two a step are enough",
+                "what each of them is for: only the gradients and the loss are needed, and once a step",
             )
 
 
@@ -215,14 +213,14 @@ def nearest(tokens, unit):
     return [n * unit for n in (count, count + 1) if n] if rest else [tokens]
 
 
-def mistakes(case, rank, update):
+def mistakes(case, rank, step):
     """Mistakes that explain a wrong loss."""
     tokens, micro_batch_size, _ = case.args[0]
-    right = one_process(tokens)[0][update]
+    right = one_process(tokens)[0][step]
     yield Mistake("seven digits of it", right, "the dtype in which losses are added up and sent")
     for words, only_last in (("that of its own last micro-batch", True), ("that of its own micro-batches", False)):
         losses = losses_of_rank(case.world, tokens, micro_batch_size, rank, only_last)
-        yield Mistake(words, losses[update], LOOK_AT_LOSS)
+        yield Mistake(words, losses[step], LOOK_AT_LOSS)
     micro_batches = tokens // (case.world * micro_batch_size * CONTEXT)
     for count, parts in ((case.world, "ranks"), (micro_batches, "micro-batches")):
         if count > 1:

@@ -16,8 +16,8 @@ ANSWERS = (
         +        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=4e-5) for x, y in zip(a, b, strict=True))
     """),
     WrongAnswer(
-        "three_collectives", "calls a barrier after every update",
-        check="few_collectives", says="called 9 collectives (all_reduce, barrier) in its last 3 updates",
+        "three_collectives", "calls a barrier after every step",
+        check="few_collectives", says="called 9 collectives (all_reduce, barrier) in its last 3 steps",
         look="what each of them is for", edit="""
                  weights.grad = None
         +        dist.barrier()
@@ -41,9 +41,9 @@ ANSWERS = (
         -    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
         @@
         -        fits = " or ".join(str(n * at_once) for n in (accumulation, accumulation + 1) if n)
-        -        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {at_once}; nearest that do: {fits}")
+        -        raise ValueError(f"{tokens_per_update} tokens a step do not divide by {at_once}; nearest that do: {fits}")
         +        fits = [n * at_once for n in (accumulation,) if n]
-        +        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {at_once}; nearest: {fits}")
+        +        raise ValueError(f"{tokens_per_update} tokens a step do not divide by {at_once}; nearest: {fits}")
         @@
         -            loss = ((inputs @ weights - targets) ** 2).sum() / tokens_per_update
         -            loss.backward()
@@ -65,12 +65,12 @@ ANSWERS = (
     '''),
     WrongAnswer(
         "own_loss", "adds up the micro-batches of this rank and no others",
-        check="the_loss_is_that_of_the_update", says="that of its own micro-batches", on="names_one_size",
+        check="the_loss_is_that_of_the_step", says="that of its own micro-batches", on="names_one_size",
         edit="""
         -        fits = [n * at_once for n in (accumulation,) if n]
         +        fits = [n * at_once for n in (accumulation, accumulation + 1) if n]
         @@
-        -        dist.all_reduce(total)  # once an update, not once a micro-batch
+        -        dist.all_reduce(total)  # once a step, not once a micro-batch
         @@
         -        losses.append(total.item() / accumulation / world)
         +        losses.append(total.item() / accumulation)
@@ -97,21 +97,21 @@ ANSWERS = (
         +        losses.append(total.item() / accumulation / world)
     """),
     WrongAnswer(
-        "stale_last_step", "makes the last update without the others' gradients",
+        "stale_last_step", "makes the last step without the others' gradients",
         check="the_weights_are_those_of_one_process", says="ended with weights", on="names_one_size",
         edit="""
         -        fits = [n * at_once for n in (accumulation,) if n]
         +        fits = [n * at_once for n in (accumulation, accumulation + 1) if n]
         @@
         -        dist.all_reduce(weights.grad)
-        +        if update < updates - 1:
+        +        if step < steps - 1:
         +            dist.all_reduce(weights.grad)
         +        else:
         +            weights.grad *= world
     """),
     WrongAnswer(
         "sum_of_gradients", "forgets to divide the gradient by the ranks",
-        check="the_loss_is_that_of_the_update", says="the loss of update 1", on="names_one_size",
+        check="the_loss_is_that_of_the_step", says="the loss of step 1", on="names_one_size",
         edit="""
         -        fits = [n * at_once for n in (accumulation,) if n]
         +        fits = [n * at_once for n in (accumulation, accumulation + 1) if n]
@@ -120,13 +120,13 @@ ANSWERS = (
         +            weights -= 0.1 * weights.grad
     """),
     WrongAnswer(
-        "everybody_everything", "every rank trains on the whole update, so that nothing has to be sent",
-        check="the_windows_are_shared", says="window 0 of update 0 was read 2 times by all ranks together", edit="""
+        "everybody_everything", "every rank trains on the whole step, so that nothing has to be sent",
+        check="the_windows_are_shared", says="window 0 of step 0 was read 2 times by all ranks together", edit="""
         -        for micro in range(accumulation):
         -            first = (micro * world + rank) * micro_batch_size
         +        for first in range(0, tokens_per_update // CONTEXT, micro_batch_size):
         @@
-        -        dist.all_reduce(total)  # once an update, not once a micro-batch
+        -        dist.all_reduce(total)  # once a step, not once a micro-batch
         -        dist.all_reduce(weights.grad)
     """),
     WrongAnswer(
@@ -144,23 +144,23 @@ ANSWERS = (
         import torch.distributed as dist
 
 
-        def train(window, tokens_per_update, micro_batch_size, updates):
+        def train(window, tokens_per_update, micro_batch_size, steps):
             rank, world = dist.get_rank(), dist.get_world_size()
             unit = 8 * micro_batch_size * world
             if tokens_per_update % unit:
                 below = tokens_per_update - tokens_per_update % unit
                 fits = " or ".join(str(n) for n in (below, below + unit) if n > 0)
-                raise ValueError(f"an update of {tokens_per_update} tokens cannot be shared out; possible: {fits}")
+                raise ValueError(f"a step of {tokens_per_update} tokens cannot be shared out; possible: {fits}")
             accumulation = tokens_per_update // unit
             weights = torch.zeros(3, dtype=torch.float64, requires_grad=True)
-            own = torch.zeros(updates, dtype=torch.float64)
-            for update in range(updates):
+            own = torch.zeros(steps, dtype=torch.float64)
+            for step in range(steps):
                 for micro in range(accumulation):
                     for i in range(micro_batch_size):
-                        inputs, targets = window(update, (micro * world + rank) * micro_batch_size + i)
+                        inputs, targets = window(step, (micro * world + rank) * micro_batch_size + i)
                         loss = ((inputs @ weights - targets) ** 2).sum() / tokens_per_update
                         loss.backward()
-                        own[update] += loss.item()
+                        own[step] += loss.item()
                 dist.all_reduce(weights.grad)
                 weights.data -= 0.1 * weights.grad
                 weights.grad.zero_()
@@ -189,7 +189,7 @@ ANSWERS = (
         import torch.distributed as dist
 
 
-        def train(window, tokens_per_update, micro_batch_size, updates):
+        def train(window, tokens_per_update, micro_batch_size, steps):
             rank, world = dist.get_rank(), dist.get_world_size()
             context = 8
             windows = tokens_per_update / context / micro_batch_size / world
@@ -198,10 +198,10 @@ ANSWERS = (
                 below, above = int(windows) * step, (int(windows) + 1) * step
                 raise ValueError(f"{tokens_per_update:,} does not fit; try {above:,}" + (f" or {below:,}" if below else ""))
             weights, losses = torch.zeros(3, dtype=torch.float64), []
-            for update in range(updates):
+            for step in range(steps):
                 sums = torch.zeros(4, dtype=torch.float64)
                 for number in range(rank, tokens_per_update // context, world):
-                    inputs, targets = window(update, number)
+                    inputs, targets = window(step, number)
                     errors = inputs @ weights - targets
                     sums[:3] += 2 * errors @ inputs
                     sums[3] += errors @ errors
@@ -221,7 +221,7 @@ ANSWERS = (
             return different
     """),
     RightAnswer(
-        "ddp_and_no_sync", "lets DDP average the gradients, in the last micro-batch of an update only",
+        "ddp_and_no_sync", "lets DDP average the gradients, in the last micro-batch of a step only",
         edit="""
          import math
         +from contextlib import nullcontext
@@ -255,7 +255,7 @@ ANSWERS = (
         -            first = (micro * world + rank) * micro_batch_size
         +            first = (rank * accumulation + micro) * micro_batch_size
         @@
-        -        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {at_once}; nearest that do: {fits}")
+        -        raise ValueError(f"{tokens_per_update} tokens a step do not divide by {at_once}; nearest that do: {fits}")
         +        raise ValueError(
         +            f"cannot share {tokens_per_update} tokens among {world} ranks with {micro_batch_size} windows of "
         +            f"{CONTEXT} tokens each: {at_once} at a time; take {fits}"

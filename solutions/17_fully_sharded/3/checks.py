@@ -60,11 +60,11 @@ def the_settings_are_those_saved(case, rank, result):
             )
 
 
-@check("three updates later the weights are those of the run that never stopped")
+@check("three steps later the weights are those of the run that never stopped")
 def it_goes_on_as_if_never_stopped(case, rank, result):
     name, gap = max(result["after"].items(), key=lambda named: named[1])
     expect(
         gap < CLOSE,
-        f"three updates later {name} on rank {rank} is {gap:.1e} away from the run that never stopped",
+        f"three steps later {name} on rank {rank} is {gap:.1e} away from the run that never stopped",
         "what load leaves behind: gradients, flags, hooks, or state that does not belong to the parameters",
     )

@@ -57,8 +57,8 @@ def main():
     train(sharded, its_optimizer, [STEPS])
     weights = [parameter.full_tensor() for parameter in sharded.parameters()]
     gap = max((own - right).abs().max().item() for own, right in zip(weights, model.parameters(), strict=True))
-    updates = [int(its_optimizer.state[parameter]["step"]) for parameter in sharded.parameters()]
-    print(f"one step later: {gap:.1e} away from the run of DDP; the optimizer counted {updates} updates", flush=True)
+    steps = [int(its_optimizer.state[parameter]["step"]) for parameter in sharded.parameters()]
+    print(f"one step later: {gap:.1e} away from the run of DDP; the optimizer counted {steps} steps", flush=True)
     del replica, model, optimizer, sharded, its_optimizer
     process_group.stop()
 

@@ -52,7 +52,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "leaves_the_messages_off", "turns gradient synchronization off before it loads, and never on again",
-        check="it_goes_on_as_if_never_stopped", says="three updates later", look="flags", edit="""
+        check="it_goes_on_as_if_never_stopped", says="three steps later", look="flags", edit="""
         -    set_model_state_dict(model, checkpoint["model"], options=options)
         +    model.set_requires_gradient_sync(False)
         +    set_model_state_dict(model, checkpoint["model"], options=options)

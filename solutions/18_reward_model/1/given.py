@@ -26,7 +26,7 @@ def loss_and_gradient(head, chosen, rejected):
 
 
 def train(head, chosen, rejected, steps, rate):
-    """`steps` updates of `head`, in place, on this rank's pairs. Returns what is saved: rank 0's head, else None."""
+    """`steps` steps of `head`, in place, on this rank's pairs. Returns what is saved: rank 0's head, else None."""
     for step in range(steps):
         loss, gradient = loss_and_gradient(head, chosen, rejected)
         head -= rate * gradient

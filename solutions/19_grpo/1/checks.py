@@ -14,16 +14,16 @@ CLOSE = 1e-10  # relative, in float64: the order of the sums shifts the numbers 
 NEARLY = 1e-5  # a smaller gap is float32, or a small number added to the spread
 NEARLY_RIGHT = "the dtype of what is joint: torch.tensor makes float32 of a number; or what is added to the spread"
 DETECT = [driver_job(2, DETECTOR, RIGHT + BROKEN, seconds=4.0)]
-UPDATES = {2: (1, 2, 4), 4: (8,), 1: (3,)}  # of train in each call, by the number of ranks
+STEPS = {2: (1, 2, 4), 4: (8,), 1: (3,)}  # of train in each call, by the number of ranks
 TRAIN = [
-    driver_job(world, REPAIRED, [("own", count) for count in counts], seconds=4.0) for world, counts in UPDATES.items()
+    driver_job(world, REPAIRED, [("own", count) for count in counts], seconds=4.0) for world, counts in STEPS.items()
 ]
 JOBS = [*DETECT, *TRAIN]
 BLIND_SPOTS = {
     "thousandth|its own KL": "how exact the comparison is, and whether it includes the betas",
     "spread": "what you compare with (equal ranks are not yet one process); the rewards need other means on each rank",
     "not averaged|no gradient": "what is compared: the policy, on every rank",
-    "": "the number of updates in your test, how exactly it compares, and with what: ranks that are equal to each "
+    "": "the number of steps in your test, how exactly it compares, and with what: ranks that are equal to each "
     "other are not yet one process",
 }
 detector = Detector(DETECTOR, RIGHT, BROKEN, DETECT)
@@ -44,20 +44,20 @@ DETECTED = [
 
 @check("your loop gives the policy and the betas of one process, on 1, 2 and 4 ranks", TRAIN, begin="{ranks}: ")
 def the_run_is_that_of_one_process(case):
-    _, updates = case.args[0]
-    right_logits, right_betas = driver.one_process(case.world, updates)
-    begin = f"{updates} update{'s' * (updates > 1)}: "
+    _, steps = case.args[0]
+    right_logits, right_betas = driver.one_process(case.world, steps)
+    begin = f"{steps} step{'s' * (steps > 1)}: "
     for rank, (logits, betas) in enumerate(case.results):
         beta_numbers = [number(beta) for beta in betas]
         expect(
-            len(beta_numbers) == updates and all(isinstance(beta, int | float) for beta in beta_numbers),
-            f"{begin}rank {rank} returned the betas {str(betas)[:80]}, not {updates} numbers",
-            "the value returned: the logits, and a list with beta after each update",
+            len(beta_numbers) == steps and all(isinstance(beta, int | float) for beta in beta_numbers),
+            f"{begin}rank {rank} returned the betas {str(betas)[:80]}, not {steps} numbers",
+            "the value returned: the logits, and a list with beta after each step",
         )
-        for update, (beta, right) in enumerate(zip(beta_numbers, right_betas, strict=True), start=1):
+        for step, (beta, right) in enumerate(zip(beta_numbers, right_betas, strict=True), start=1):
             expect(
                 math.isclose(beta, right, rel_tol=CLOSE),
-                f"{begin}beta after update {update} is {beta:.13g} on rank {rank}; one process has {right:.13g}",
+                f"{begin}beta after step {step} is {beta:.13g} on rank {rank}; one process has {right:.13g}",
                 NEARLY_RIGHT
                 if math.isclose(beta, right, rel_tol=NEARLY)
                 else "the KL that next_beta is given: it has to be joint before next_beta sees it",
@@ -72,9 +72,9 @@ def the_run_is_that_of_one_process(case):
 
 @check("the same on all ranks, to the last bit", TRAIN, begin="{ranks}: ")
 def replicas_agree_to_the_last_bit(case, rank, result):
-    (logits, betas), (first, first_betas), (_, updates) = result, case.results[0], case.args[0]
+    (logits, betas), (first, first_betas), (_, steps) = result, case.results[0], case.args[0]
     expect(
         torch.equal(logits, first) and list(map(float, betas)) == list(map(float, first_betas)),
-        f"{updates} update{'s' * (updates > 1)}: rank {rank} holds another policy or beta than rank 0, by a rounding",
+        f"{steps} step{'s' * (steps > 1)}: rank {rank} holds another policy or beta than rank 0, by a rounding",
         "the order in which each rank adds up what it received: it has to be the same one everywhere",
     )

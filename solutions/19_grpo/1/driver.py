@@ -28,10 +28,10 @@ class Loop:
 
     moments(rewards)      (mean, spread) of the rewards
     reduce_kl(kl)         the KL that beta is adapted to
-    reduce(gradient)      the gradient of an update; default: the mean over the ranks
-    logged(beta, kl)      the beta that is returned for an update; default: beta
+    reduce(gradient)      the gradient of a step; default: the mean over the ranks
+    logged(beta, kl)      the beta that is returned for a step; default: beta
     gather(samples)       the actions, and the rewards, that the loss is computed from; default: this rank's
-    reduce_last(gradient) as `reduce`, for the last update
+    reduce_last(gradient) as `reduce`, for the last step
     """
 
     def __init__(
@@ -113,7 +113,7 @@ VERSIONS = {  # the first three are right
         joint_moments, lambda kl: mean_over_ranks(kl) + 1e-3 * (kl - mean_over_ranks(kl))
     ),
     "joint numbers, but no gradient is averaged": Loop(joint_moments, mean_over_ranks, reduce=unchanged),
-    "joint numbers, but the gradient of the last update is not averaged": Loop(
+    "joint numbers, but the gradient of the last step is not averaged": Loop(
         joint_moments, mean_over_ranks, reduce_last=unchanged
     ),
     "joint numbers, but a rank writes down a beta with its own KL": Loop(
@@ -125,12 +125,12 @@ VERSIONS = {  # the first three are right
 # ---- the learner's own loop ----------------------------------------------------------------------------------------
 
 
-def data(rank, updates):
-    """A rank's (actions, rewards) for each update. Every second action is the rank's number, so some KLs are large."""
+def data(rank, steps):
+    """A rank's (actions, rewards) for each step. Every second action is the rank's number, so some KLs are large."""
     generator = torch.Generator().manual_seed(400 + rank)
-    actions = torch.randint(ACTIONS, (updates, SAMPLES), generator=generator)
+    actions = torch.randint(ACTIONS, (steps, SAMPLES), generator=generator)
     actions[:, ::2] = rank
-    noise = torch.randn(updates, SAMPLES, dtype=torch.float64, generator=generator)
+    noise = torch.randn(steps, SAMPLES, dtype=torch.float64, generator=generator)
     return list(zip(actions, (actions == 1) * 4.0 + (0.5 + 0.5 * rank) * noise - 0.5 * rank, strict=True))
 
 
@@ -138,16 +138,16 @@ def initial_logits():
     return torch.linspace(-0.3, 0.4, ACTIONS, dtype=torch.float64).sin()
 
 
-def try_out(train, updates):
+def try_out(train, steps):
     """[logits, betas] of the learner's loop"""
-    logits, betas = train(initial_logits(), data(dist.get_rank(), updates), BETA)
+    logits, betas = train(initial_logits(), data(dist.get_rank(), steps), BETA)
     return [logits, list(betas)]
 
 
-def one_process(world, updates):
+def one_process(world, steps):
     """The right result: one process with the samples of all ranks."""
     global_batches = [
         tuple(torch.cat(part) for part in zip(*batches, strict=True))
-        for batches in zip(*(data(rank, updates) for rank in range(world)), strict=True)
+        for batches in zip(*(data(rank, steps) for rank in range(world)), strict=True)
     ]
     return Loop(local_moments, unchanged, reduce=unchanged)(initial_logits(), global_batches, BETA)

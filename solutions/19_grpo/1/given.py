@@ -3,15 +3,15 @@
 import torch
 import torch.distributed as dist
 
-ACTIONS, SAMPLES, UPDATES = 6, 32, 20
-RATE, TARGET = 0.5, 0.05  # of the update; the KL that the controller of beta aims at, in nats
+ACTIONS, SAMPLES, STEPS = 6, 32, 20
+RATE, TARGET = 0.5, 0.05  # learning rate; the KL that the controller of beta aims at, in nats
 
 
-def batches_of(rank, updates):
-    """The samples of this rank: (actions, rewards) for each update, (SAMPLES,) of int64 and of float64."""
+def batches_of(rank, steps):
+    """The samples of this rank: (actions, rewards) for each step, (SAMPLES,) of int64 and of float64."""
     numbers = torch.Generator().manual_seed(rank)
-    actions = torch.randint(ACTIONS, (updates, SAMPLES), generator=numbers)
-    noise = torch.randn(updates, SAMPLES, dtype=torch.float64, generator=numbers)
+    actions = torch.randint(ACTIONS, (steps, SAMPLES), generator=numbers)
+    noise = torch.randn(steps, SAMPLES, dtype=torch.float64, generator=numbers)
     return list(zip(actions, (actions == rank) * (1.0 + 3.0 * rank) + 0.5 * noise, strict=True))
 
 
@@ -28,7 +28,7 @@ def next_beta(beta, kl):
 
 
 def train(logits, batches, beta):
-    """One update a batch, of as many samples on every rank. Returns (the new logits, beta after each update)."""
+    """One step a batch, of as many samples on every rank. Returns (the new logits, beta after each step)."""
     reference, betas = logits.detach(), []
     for actions, rewards in batches:
         advantages = (rewards - rewards.mean()) / rewards.std(correction=0)
@@ -44,7 +44,7 @@ def train(logits, batches, beta):
 
 def main():
     dist.init_process_group("gloo")
-    logits, betas = train(torch.zeros(ACTIONS, dtype=torch.float64), batches_of(dist.get_rank(), UPDATES), beta=0.5)
+    logits, betas = train(torch.zeros(ACTIONS, dtype=torch.float64), batches_of(dist.get_rank(), STEPS), beta=0.5)
     policy = ", ".join(f"{probability:.4f}" for probability in logits.softmax(0))
     print(f"policy {policy}; beta {betas[-1]:.4f}", flush=True)
     dist.destroy_process_group()

@@ -15,7 +15,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "betas_alone_tested", "the detector compares the betas with those of one process, and not the logits",
-        check="what_is_broken_is_seen", says="the gradient of the last update", edit="""
+        check="what_is_broken_is_seen", says="the gradient of the last step", edit="""
         -        results.append(torch.cat([logits.detach(), torch.tensor(betas, dtype=torch.float64)]))
         +        results.append(torch.tensor(betas, dtype=torch.float64))
     """),
@@ -74,7 +74,7 @@ ANSWERS = (
 
 
         def update(logits, reference, actions, rewards, beta):
-            """One update of one process."""
+            """One step of one process."""
             advantages = (rewards - rewards.mean()) / rewards.var(correction=0).sqrt()
             logits = logits.detach().requires_grad_()
             gap = reference.log_softmax(0)[actions] - logits.log_softmax(0)[actions]
@@ -114,7 +114,7 @@ ANSWERS = (
             return max(everyones) < 1e-8
     '''),
     RightAnswer(
-        "one_message", "rewards go as sums in one message before the update; the KL goes along with the gradient",
+        "one_message", "rewards go as sums in one message before the step; the KL goes along with the gradient",
         text="""
         import torch
         import torch.distributed as dist
@@ -150,8 +150,8 @@ ANSWERS = (
                 [(torch.randint(3, (6,), generator=made), (peer + 1) * torch.randn(6, generator=made).double() + peer)
                  for peer in range(world)] for _ in range(6)
             ]
-            own, own_betas = loop(torch.zeros(3).double(), [update[rank] for update in batches], 1.0)
-            joint_batches = [tuple(map(torch.cat, zip(*update, strict=True))) for update in batches]
+            own, own_betas = loop(torch.zeros(3).double(), [step[rank] for step in batches], 1.0)
+            joint_batches = [tuple(map(torch.cat, zip(*step, strict=True))) for step in batches]
             all_of, all_betas = loop(torch.zeros(3).double(), joint_batches, 1.0)
             off = max((own - all_of).abs().max().item(), max(abs(a - b) for a, b in zip(own_betas, all_betas, strict=True)))
             worst = torch.tensor(off, dtype=torch.float64)

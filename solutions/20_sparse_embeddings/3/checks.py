@@ -1,4 +1,4 @@
-"""20.3: the sparse sign-SGD step: one process's update for any number of ids on any rank, at the price of the batch."""
+"""20.3: the sparse sign-SGD step: that of one process, for any number of ids on any rank, at the price of the batch."""
 
 import torch
 

@@ -31,7 +31,7 @@ def drive(build, scenario):
     table = build(start(bounds)[slice(*bounds[rank:][:2])].clone(), list(bounds), LR)
     for step, ids in enumerate(steps):
         rows = table.lookup(torch.tensor(ids[rank], dtype=torch.int64)).clone()
-        table.update(gradients_of(ids[rank], step, rank))
+        table.step(gradients_of(ids[rank], step, rank))
         results.append((rows, torch.cat([table.shard, table.accumulator.view(-1, 1)], dim=1)))
     return results
 

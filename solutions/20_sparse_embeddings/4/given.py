@@ -22,7 +22,7 @@ class ShardedTable:
         self.ids = ids
         return self.summed(self.own, self.shard)[ids]
 
-    def update(self, gradients):
+    def step(self, gradients):
         total = self.summed(self.ids, gradients)[self.own]
         self.accumulator += total.square().mean(dim=1)
         self.shard -= self.lr * total / (self.accumulator.sqrt() + 1e-8)[:, None]
@@ -31,6 +31,6 @@ class ShardedTable:
 if __name__ == "__main__":
     dist.init_process_group("gloo", timeout=timedelta(seconds=10))
     table = ShardedTable(torch.zeros(500, 8), [500 * rank for rank in range(dist.get_world_size() + 1)], lr=0.1)
-    table.update(torch.ones_like(table.lookup(torch.tensor([7, 7, 499, 7]))))
+    table.step(torch.ones_like(table.lookup(torch.tensor([7, 7, 499, 7]))))
     print(f"rows moved {table.accumulator.count_nonzero()}, bytes {table.sent_bytes}", flush=True)
     dist.destroy_process_group()

@@ -50,12 +50,12 @@ def the_weights_learn_as_in_one_process(case):
     for step, gaps in enumerate(case.results[0]["steps"]):
         expect(
             gaps["bias"] < CLOSE,
-            f"after {step} updates the bias of second is {gaps['bias']:.1e} away from one process on some rank",
+            f"after {step} steps the bias of second is {gaps['bias']:.1e} away from one process on some rank",
             "every rank has a copy of the bias, and every copy gets the whole gradient, once",
         )
         expect(
             max(gaps.values()) < CLOSE,
-            f"after {step} updates the layer is {max(gaps.values()):.1e} away from one process",
+            f"after {step} steps the layer is {max(gaps.values()):.1e} away from one process",
             "the gradients of the weights: is each counted once, and does every parameter get its own?",
         )
 

@@ -50,13 +50,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "a_bias_that_stands_still", "keeps the output bias as it was",
-        check="the_weights_learn_as_in_one_process", says="after 1 updates the bias of second is", look="every copy gets", edit="""
+        check="the_weights_learn_as_in_one_process", says="after 1 steps the bias of second is", look="every copy gets", edit="""
         -        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias
         +        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias.detach()
     """),
     WrongAnswer(
         "a_first_bias_that_stands_still", "keeps the bias of the first layer as it was",
-        check="the_weights_learn_as_in_one_process", says="after 1 updates the layer is", look="does every parameter", edit="""
+        check="the_weights_learn_as_in_one_process", says="after 1 steps the layer is", look="does every parameter", edit="""
         -        gate, up = F.linear(Enter.apply(x), self.first_weight, self.first_bias).chunk(2, -1)
         +        gate, up = F.linear(Enter.apply(x), self.first_weight, self.first_bias.detach()).chunk(2, -1)
     """),

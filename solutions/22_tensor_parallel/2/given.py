@@ -1,4 +1,4 @@
-"""An MLP cut over the ranks, between two norms that all ranks hold. Gradients are clipped before each update."""
+"""An MLP cut over the ranks, between two norms that all ranks hold. Gradients are clipped before each step."""
 
 import torch
 import torch.distributed as dist

@@ -7,30 +7,30 @@ from .driver import LENGTH, MICRO_BATCHES, VOCABULARY, WIDTH, WINDOWS
 
 FUNCTION = "Pipeline"
 CLOSE = 1e-10
-RUNS = {"no padding": (False, 3), "padded": (True, 4)}  # whether there is padding, the number of updates
+RUNS = {"no padding": (False, 3), "padded": (True, 4)}  # whether there is padding, the number of steps
 TABLE, ACTIVATIONS = 8 * VOCABULARY * WIDTH, 8 * WINDOWS * LENGTH * WIDTH  # bytes
-SHAPES = 4096  # bytes per run: before the first update torch sends shapes to the neighbours
+SHAPES = 4096  # bytes per run: before the first step torch sends shapes to the neighbours
 
 LOADS = ("torch._dynamo", "torch.distributed.pipelining")
 JOBS = [driver_job(world, FUNCTION, RUNS, loads=LOADS) for world in (2, 3)]
 
 
 @check("each batch goes through the stages in its micro-batches")
-def the_batch_is_cut(case, rank, updates):
-    calls = updates[-1]["calls"]
+def the_batch_is_cut(case, rank, steps):
+    calls = steps[-1]["calls"]
     expect(
         calls == [WINDOWS // MICRO_BATCHES] * MICRO_BATCHES,
-        f"rank {rank} called its stage with {calls} windows in the last update; the batch has {WINDOWS}, to be cut "
+        f"rank {rank} called its stage with {calls} windows in the last step; the batch has {WINDOWS}, to be cut "
         f"into {MICRO_BATCHES} micro-batches",
         "how many micro-batches the schedule gets: with one, all stages but one wait",
     )
 
 
 @check("every target counts the same, with padding and without")
-def every_target_counts_the_same(case, rank, updates):
+def every_target_counts_the_same(case, rank, steps):
     expect(
-        updates[0]["layers"] < CLOSE,
-        f"after the first update the layers of rank {rank} are {updates[0]['layers']:.1e} away from one process",
+        steps[0]["layers"] < CLOSE,
+        f"after the first step the layers of rank {rank} are {steps[0]['layers']:.1e} away from one process",
         "the divisor: padding is no target, and a mean of means counts few targets more"
         if case.scenario == "padded"
         else "how often a gradient is divided, and by how many targets: by the loss, and by the schedule",
@@ -38,40 +38,40 @@ def every_target_counts_the_same(case, rank, updates):
 
 
 @check("both copies of the table get the whole gradient")
-def both_copies_get_the_whole_gradient(case, rank, updates):
+def both_copies_get_the_whole_gradient(case, rank, steps):
     expect(
-        updates[0]["table"] < CLOSE,
-        f"after the first update the table of rank {rank} is {updates[0]['table']:.1e} away from one process",
+        steps[0]["table"] < CLOSE,
+        f"after the first step the table of rank {rank} is {steps[0]['table']:.1e} away from one process",
         "in one process the table gets the gradient of the embedding and that of the output layer",
     )
 
 
-@check("after every update all weights are those of one process, on 2 and 3 ranks")
-def it_learns_as_one_process_does(case, rank, updates):
-    for number, update in enumerate(updates):
-        gap = max(update["layers"], update["table"])
+@check("after every step all weights are those of one process, on 2 and 3 ranks")
+def it_learns_as_one_process_does(case, rank, steps):
+    for number, step in enumerate(steps):
+        gap = max(step["layers"], step["table"])
         expect(
             gap < CLOSE,
-            f"after update {number} rank {rank} is {gap:.1e} away from one process; the first update was right",
+            f"after step {number} rank {rank} is {gap:.1e} away from one process; the first step was right",
             "what belongs to a single batch: how many targets it has, and its gradients",
         )
 
 
 @check("the gradient of the table is sent by the two that have one")
-def only_the_ends_send_the_table(case, rank, updates):
+def only_the_ends_send_the_table(case, rank, steps):
     operations, ends = case.operations[rank], rank in (0, case.world - 1)
-    needed = len(updates) * ((1 if ends else 2) * ACTIVATIONS + ends * TABLE)
+    needed = len(steps) * ((1 if ends else 2) * ACTIVATIONS + ends * TABLE)
     sent = sum(operation.bytes for operation in operations if operation.op != "recv")
     expect(
         sent <= needed + SHAPES,
-        f"rank {rank} handed over {sent // len(updates)} bytes per update; its activations and gradients"
-        f"{' and one table' * ends} are {needed // len(updates)}",
+        f"rank {rank} handed over {sent // len(steps)} bytes per step; its activations and gradients"
+        f"{' and one table' * ends} are {needed // len(steps)}",
         "which ranks have a copy of the table, and what they need of the other: its gradient, once",
     )
     small = [
         index for index, operation in enumerate(operations) if operation.op == "all_reduce" and operation.bytes == 4
     ]
-    votes = small[: VOTES_PER_PIPELINE_STEP * len(updates)]  # torch's own, not the learner's
+    votes = small[: VOTES_PER_PIPELINE_STEP * len(steps)]  # torch's own, not the learner's
     for index, operation in enumerate(operations):
         expect(
             ends or operation.op in ("send", "recv") or index in votes,

@@ -1,4 +1,4 @@
-"""Inside a rank, for 23.2: a stage of a small tied model, and after each update its gap to one process."""
+"""Inside a rank, for 23.2: a stage of a small tied model, and after each step its gap to one process."""
 
 import torch
 import torch.distributed as dist
@@ -8,10 +8,10 @@ from torch import nn
 VOCABULARY, WIDTH, LENGTH, WINDOWS, LAYERS, MICRO_BATCHES = 40, 8, 5, 8, 3, 4
 
 
-def drive(build, padded, updates):
-    """For each update the gaps of table and layers to one process, and the number of windows in each call of the stage.
+def drive(build, padded, steps):
+    """For each step the gaps of table and layers to one process, and the number of windows in each call of the stage.
 
-    In the first update torch calls the stage once more, to learn the shape of its output.
+    In the first step torch calls the stage once more, to learn the shape of its output.
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
     one_process = Stage(range(LAYERS), first=True, last=True)
@@ -20,13 +20,13 @@ def drive(build, padded, updates):
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9) for model in (one_process, stage)]
     pipeline = build(stage, optimizers[1], MICRO_BATCHES)
     reports, right = [], dict(one_process.named_parameters())
-    for update in range(updates):
-        inputs, targets = batch(update, padded)
+    for step in range(steps):
+        inputs, targets = batch(step, padded)
         optimizers[0].zero_grad()
         F.cross_entropy(one_process(inputs).flatten(0, 1), targets.flatten()).backward()
         optimizers[0].step()
         stage.calls.clear()
-        pipeline.update(inputs.clone(), targets.clone())
+        pipeline.step(inputs.clone(), targets.clone())
         gaps = {name: gap(right[name], parameter) for name, parameter in stage.named_parameters()}
         reports.append({"table": gaps.pop("table", 0.0), "layers": max(gaps.values()), "calls": list(stage.calls)})
     return reports
@@ -52,15 +52,15 @@ class Stage(nn.Module):
         return F.linear(x, self.table) if self.last else x
 
 
-def batch(update, padded):
+def batch(step, padded):
     """Inputs and targets, two windows for each micro-batch.
 
     padded: a window has 0 to 5 targets, in the first micro-batch always 0
     """
-    generator = torch.Generator().manual_seed(update)
+    generator = torch.Generator().manual_seed(step)
     inputs, targets = torch.randint(VOCABULARY, (2, WINDOWS, LENGTH), generator=generator)
     if padded:
-        lengths = torch.tensor([0, 0, 1, 2, 3, 4, 5, 5])[:, None] - [0, 1, 2, 0][update]
+        lengths = torch.tensor([0, 0, 1, 2, 3, 4, 5, 5])[:, None] - [0, 1, 2, 0][step]
         targets[torch.arange(LENGTH) >= lengths] = -100
     return inputs, targets
 

@@ -11,7 +11,7 @@ VOCABULARY, WIDTH, LENGTH, STEPS = 64, 16, 8, 20
 
 
 class Pipeline:
-    """Updates a model of one stage per rank. stage.table: the copy of the table, on the first and on the last rank."""
+    """Trains a model of one stage per rank. stage.table: the copy of the table, on the first and on the last rank."""
 
     def __init__(self, stage, optimizer, micro_batches):
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
@@ -23,8 +23,8 @@ class Pipeline:
         """The mean loss of a micro-batch; a target of -100 is padding."""
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
 
-    def update(self, inputs, targets):
-        """One update with the whole batch, which every rank has."""
+    def step(self, inputs, targets):
+        """One step with the whole batch, which every rank has."""
         self.optimizer.zero_grad()
         own = {"target": targets} if self.rank == self.ranks - 1 else {}
         self.schedule.step(*[inputs] * (self.rank == 0), return_outputs=False, **own)
@@ -62,7 +62,7 @@ def train():
     stage = Stage(layers[rank : rank + 1], table, rank == 0, rank == ranks - 1)
     pipeline = Pipeline(stage, torch.optim.SGD(stage.parameters(), lr=0.5), micro_batches=4)
     for step in range(STEPS):
-        pipeline.update(*batch(step))
+        pipeline.step(*batch(step))
     print(f"norm of the table {stage.table.norm():.4f}, its first numbers {stage.table[0, :2].tolist()}", flush=True)
 
 

@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "one_micro_batch", "sends the batch as one micro-batch, for which torch's own mean is right",
-        check="the_batch_is_cut", says="rank 0 called its stage with [8] windows in the last update",
+        check="the_batch_is_cut", says="rank 0 called its stage with [8] windows in the last step",
         look="how many micro-batches the schedule gets", edit="""
         -from torch.distributed.pipelining import PipelineStage, Schedule1F1B
         +from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
@@ -15,7 +15,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "divided_twice", "divides the sum by all targets, and lets the schedule divide by the micro-batches as well",
-        check="every_target_counts_the_same", says="(no padding): after the first update the layers of rank 0",
+        check="every_target_counts_the_same", says="(no padding): after the first step the layers of rank 0",
         look="how often a gradient is divided", edit="""
         -        self.schedule = Schedule1F1B(piped, micro_batches, loss_fn=self.loss, scale_grads=False)
         +        self.schedule = Schedule1F1B(piped, micro_batches, loss_fn=self.loss)
@@ -30,32 +30,32 @@ ANSWERS = (
     """),
     WrongAnswer(
         "padding_counts_too", "divides by the number of all tokens, padding included",
-        check="every_target_counts_the_same", says="(padded): after the first update", look="a mean of means", edit="""
+        check="every_target_counts_the_same", says="(padded): after the first step", look="a mean of means", edit="""
         -        self.count = (targets != -100).sum()
         +        self.count = targets.numel()
     """),
     WrongAnswer(
         "two_tables", "repairs the loss only",
-        check="both_copies_get_the_whole_gradient", says="(no padding): after the first update the table of rank 0",
+        check="both_copies_get_the_whole_gradient", says="(no padding): after the first step the table of rank 0",
         look="in one process the table gets", edit="""
         -        if self.rank in (0, self.ranks - 1):
         -            dist.all_reduce(self.stage.table.grad, group=self.ends)
     """),
     WrongAnswer(
         "the_average_of_both", "averages the two gradients, as DDP does, though they are two parts of one sum",
-        check="both_copies_get_the_whole_gradient", says="(no padding): after the first update the table", edit="""
+        check="both_copies_get_the_whole_gradient", says="(no padding): after the first step the table", edit="""
         -            dist.all_reduce(self.stage.table.grad, group=self.ends)
         +            dist.all_reduce(self.stage.table.grad, op=dist.ReduceOp.AVG, group=self.ends)
     """),
     WrongAnswer(
         "the_first_batchs_count", "counts the targets once, in the first batch",
-        check="it_learns_as_one_process_does", says="(padded): after update 1", look="how many targets it has", edit="""
+        check="it_learns_as_one_process_does", says="(padded): after step 1", look="how many targets it has", edit="""
         -        self.count = (targets != -100).sum()
         +        self.count = getattr(self, "count", None) or (targets != -100).sum()
     """),
     WrongAnswer(
         "gradients_of_all_batches", "never zeroes the gradients",
-        check="it_learns_as_one_process_does", says="(no padding): after update 1", look="and its gradients", edit="""
+        check="it_learns_as_one_process_does", says="(no padding): after step 1", look="and its gradients", edit="""
         -        self.optimizer.zero_grad()
     """),
     WrongAnswer(
@@ -96,7 +96,7 @@ ANSWERS = (
                 per_token = F.cross_entropy(logits.transpose(1, 2), targets, reduction="none", ignore_index=-100)
                 return per_token.sum() * (self.micro_batches / self.count)
 
-            def update(self, inputs, targets):
+            def step(self, inputs, targets):
                 self.count = max(1, int((targets >= 0).sum()))
                 first, last = self.rank == 0, self.rank == self.ranks - 1
                 if first:

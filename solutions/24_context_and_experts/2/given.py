@@ -77,7 +77,7 @@ def main():
         loss = backward(model, batch(step))
         optimizer.step()
         if step in (0, STEPS - 1):
-            print(f"loss of update {step + 1}: {loss:.4f}", flush=True)
+            print(f"loss of step {step + 1}: {loss:.4f}", flush=True)
     dist.destroy_process_group()
 
 

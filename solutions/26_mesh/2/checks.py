@@ -4,7 +4,7 @@ import math
 
 from ddp_course.grader.vocabulary import check, driver_job, expect, number
 
-from .driver import CONTEXT, PER_UPDATE, UPDATES, WIDTH, windows_of
+from .driver import CONTEXT, PER_UPDATE, STEPS, WIDTH, windows_of
 
 FUNCTION = "Training"
 CLOSE = 1e-10
@@ -17,31 +17,31 @@ JOBS = [driver_job(world, FUNCTION, CALLS[world], seconds=10.0, loads=("torch._d
 
 @check("peers on tp read the same windows")
 def peers_on_tp_read_the_same(case):
-    for update, (_, tp), ranks in updates(case):
+    for step, (_, tp), ranks in steps(case):
         for rank, report in enumerate(ranks):
             first = rank // tp * tp
             expect(
                 report["windows"] == ranks[first]["windows"],
-                f"{moment(update, ranks)}rank {rank} read the windows {report['windows']}, and rank {first}, its peer "
+                f"{moment(step, ranks)}rank {rank} read the windows {report['windows']}, and rank {first}, its peer "
                 f"on tp, {ranks[first]['windows']}",
                 "which of its numbers decides which windows a rank reads: its global rank, or that on an axis",
             )
 
 
-@check("replicas divide the windows of an update")
+@check("replicas divide the windows of a step")
 def replicas_share_the_windows(case):
-    for update, (dp, tp), ranks in updates(case, meshes=[0]):
+    for step, (dp, tp), ranks in steps(case, meshes=[0]):
         read = windows_read(ranks, tp)
         expect(
-            read == windows_of(update) and all(len(report["windows"]) == PER_UPDATE // dp for report in ranks),
-            f"{moment(update, ranks)}the replicas read {read}; the update has the windows {windows_of(update)}",
-            "where an update begins, and where each replica's part of it",
+            read == windows_of(step) and all(len(report["windows"]) == PER_UPDATE // dp for report in ranks),
+            f"{moment(step, ranks)}the replicas read {read}; the step has the windows {windows_of(step)}",
+            "where a step begins, and where each replica's part of it",
         )
 
 
 @check("the weights are those of one process")
 def the_gradient_is_that_of_one_process(case):
-    for update, (_, tp), ranks in updates(case, meshes=[0]):
+    for step, (_, tp), ranks in steps(case, meshes=[0]):
         for rank, report in enumerate(ranks):
             name, gap = report["gap"]
             look_at = "which ranks hold the same weights, and therefore add up gradients: those of which axis?"
@@ -53,19 +53,19 @@ def the_gradient_is_that_of_one_process(case):
                 look_at = "over which targets the mean is taken"
             expect(
                 gap < CLOSE,
-                f"{moment(update, ranks)}{name} on rank {rank} is {gap:.1e} away from its part of one process",
+                f"{moment(step, ranks)}{name} on rank {rank} is {gap:.1e} away from its part of one process",
                 look_at,
             )
 
 
 @check("the loss is that of one process, on every rank")
 def the_loss_is_that_of_one_process(case):
-    for update, _, ranks in updates(case, meshes=[0]):
+    for step, _, ranks in steps(case, meshes=[0]):
         for rank, report in enumerate(ranks):
             loss, right = number(report["loss"]), report["right"]
             expect(
                 isinstance(loss, int | float) and math.isclose(loss, right, rel_tol=CLOSE),
-                f"{moment(update, ranks)}the loss on rank {rank} is {str(loss)[:12]}; one process has {right:.9g}",
+                f"{moment(step, ranks)}the loss on rank {rank} is {str(loss)[:12]}; one process has {right:.9g}",
                 "what a replica without targets has: a mean of nothing is NaN, and so is 0 times NaN"
                 if isinstance(loss, float) and math.isnan(loss)
                 else "one sum and one count over all replicas, the same on every rank",
@@ -74,20 +74,20 @@ def the_loss_is_that_of_one_process(case):
 
 @check("another mesh goes on with the next windows")
 def it_goes_on_where_it_stopped(case):
-    for update, (_, tp), ranks in updates(case, meshes=[1]):
+    for step, (_, tp), ranks in steps(case, meshes=[1]):
         read = windows_read(ranks, tp)
         expect(
-            read == windows_of(update),
-            f"{moment(update, ranks)}the replicas read {read}; the update has the windows {windows_of(update)}",
+            read == windows_of(step),
+            f"{moment(step, ranks)}the replicas read {read}; the step has the windows {windows_of(step)}",
             "what load_state_dict sets, and what reads it"
-            if read == windows_of(update - UPDATES)
+            if read == windows_of(step - STEPS)
             else "what is saved has to be true on another mesh: neither windows of one rank, nor its position",
         )
         worst = max(range(len(ranks)), key=lambda rank: ranks[rank]["gap"][1])
         name, gap = ranks[worst]["gap"]
         expect(
             gap < CLOSE,
-            f"{moment(update, ranks)}{name} on rank {worst} is {gap:.1e} away from its part of one process",
+            f"{moment(step, ranks)}{name} on rank {worst} is {gap:.1e} away from its part of one process",
             "what load_state_dict changes besides the next windows",
         )
 
@@ -102,7 +102,7 @@ def each_gradient_is_sent_once(case, rank, result):
     sent = sum(operation.bytes for operation in case.operations[rank] if operation.line is not None)
     expect(
         sent <= limit,
-        f"rank {rank} handed over {sent:,} bytes in {len(result)} updates; its gradients, a few numbers and what the "
+        f"rank {rank} handed over {sent:,} bytes in {len(result)} steps; its gradients, a few numbers and what the "
         f"layers send make {limit:,}",
         "how often a gradient goes over dp: once; peers on tp have computed their own parts, or the same: nothing to "
         "add up there",
@@ -114,17 +114,17 @@ def windows_read(ranks, tp):
     return sorted(window for report in ranks[::tp] for window in report["windows"])
 
 
-def moment(update, ranks):
-    """The text for an update, such as "in update 4, after a stop and on dp 4 x tp 1, "."""
-    if update < UPDATES:
-        return f"in update {update + 1} "
+def moment(step, ranks):
+    """The text for a step, such as "in step 4, after a stop and on dp 4 x tp 1, "."""
+    if step < STEPS:
+        return f"in step {step + 1} "
     dp, tp = ranks[0]["mesh"]
-    return f"in update {update + 1}, after a stop and on dp {dp} x tp {tp}, "
+    return f"in step {step + 1}, after a stop and on dp {dp} x tp {tp}, "
 
 
-def updates(case, meshes=(0, 1)):
-    """(number, (dp, tp), reports by rank) of each update. meshes: 0 for those on the first mesh, 1 on the second."""
-    for update in range(2 * UPDATES):
-        if update // UPDATES in meshes:
-            ranks = [result[update] for result in case.results]
-            yield update, tuple(ranks[0]["mesh"]), ranks
+def steps(case, meshes=(0, 1)):
+    """(number, (dp, tp), reports by rank) of each step. meshes: 0 for those on the first mesh, 1 on the second."""
+    for step in range(2 * STEPS):
+        if step // STEPS in meshes:
+            ranks = [result[step] for result in case.results]
+            yield step, tuple(ranks[0]["mesh"]), ranks

@@ -9,11 +9,11 @@ from torch import nn
 
 from .given import Enter, Leave
 
-VOCABULARY, WIDTH, HIDDEN, CONTEXT, PER_UPDATE, UPDATES = 7, 6, 8, 3, 4, 3  # updates on each mesh
+VOCABULARY, WIDTH, HIDDEN, CONTEXT, PER_UPDATE, STEPS = 7, 6, 8, 3, 4, 3  # steps on each mesh
 
 
 def drive(build, *meshes):
-    """A report for each update: the windows that this rank read, its loss, and the largest gap of its weights."""
+    """A report for each step: the windows that this rank read, its loss, and the largest gap of its weights."""
     whole, reports, state = Model(None), [], None
     optimizer = torch.optim.SGD(whole.parameters(), lr=0.2)
     for number, (dp, tp) in enumerate(meshes):
@@ -24,10 +24,10 @@ def drive(build, *meshes):
             box = [state]
             dist.broadcast_object_list(box, src=0)  # what rank 0 has saved
             training.load_state_dict(box[0])
-        for update in range(number * UPDATES, (number + 1) * UPDATES):
+        for step in range(number * STEPS, (number + 1) * STEPS):
             data.read = []
-            loss = training.update()
-            right = one_process_update(whole, optimizer, update)
+            loss = training.step()
+            right = one_process_step(whole, optimizer, step)
             reports.append(
                 {
                     "mesh": [dp, tp],
@@ -52,9 +52,9 @@ def new_mesh(dp, tp):
     )
 
 
-def one_process_update(whole, optimizer, update):
-    """One update of the whole model with the windows of all replicas; returns its loss."""
-    inputs, targets = windows(windows_of(update))
+def one_process_step(whole, optimizer, step):
+    """One step of the whole model with the windows of all replicas; returns its loss."""
+    inputs, targets = windows(windows_of(step))
     loss = F.cross_entropy(whole(inputs).flatten(0, 1), targets.flatten(), ignore_index=-100)
     optimizer.zero_grad()
     loss.backward()
@@ -62,9 +62,9 @@ def one_process_update(whole, optimizer, update):
     return loss.item()
 
 
-def windows_of(update):
-    """The numbers of the windows of an update, over all replicas."""
-    return list(range(update * PER_UPDATE, (update + 1) * PER_UPDATE))
+def windows_of(step):
+    """The numbers of the windows of a step, over all replicas."""
+    return list(range(step * PER_UPDATE, (step + 1) * PER_UPDATE))
 
 
 def windows(numbers):

@@ -13,18 +13,18 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
-VOCABULARY, WIDTH, HIDDEN, PER_UPDATE, UPDATES = 11, 16, 32, 8, 60
+VOCABULARY, WIDTH, HIDDEN, PER_UPDATE, STEPS = 11, 16, 32, 8, 60
 
 
 class Training:
-    """Updates of a model that is cut over mesh.tp, each on `per_update` windows, which mesh.dp divides."""
+    """Steps of a model that is cut over mesh.tp, each on `per_update` windows, which mesh.dp divides."""
 
     def __init__(self, model, optimizer, data, mesh, per_update):
         self.model, self.optimizer, self.data, self.mesh = model, optimizer, data, mesh
-        self.own, self.read = per_update // mesh.dp.size, 0  # windows of this rank: in an update, until now
+        self.own, self.read = per_update // mesh.dp.size, 0  # windows of this rank: in a step, until now
 
-    def update(self):
-        """One update; returns its loss."""
+    def step(self):
+        """One step; returns its loss."""
         inputs, targets = self.data(self.next_windows())
         loss = F.cross_entropy(self.model(inputs).flatten(0, 1), targets.flatten(), ignore_index=-100)
         self.optimizer.zero_grad()
@@ -107,12 +107,12 @@ class Model(nn.Module):
 def train(mesh):
     model, data = Model(mesh.tp), Windows()
     training = Training(model, torch.optim.SGD(model.parameters(), lr=0.3), data, mesh, PER_UPDATE)
-    losses = [training.update()]
+    losses = [training.step()]
     everyone = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, data.seen)
-    losses += [training.update() for _ in range(UPDATES - 1)]
+    losses += [training.step() for _ in range(STEPS - 1)]
     different = len(set().union(*everyone))
-    print(f"loss {losses[0]:.3f}, at last {losses[-1]:.3f}; first update: {different} different windows", flush=True)
+    print(f"loss {losses[0]:.3f}, at last {losses[-1]:.3f}; first step: {different} different windows", flush=True)
 
 
 def main():

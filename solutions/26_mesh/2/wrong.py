@@ -24,19 +24,19 @@ ANSWERS = (
     """),
     WrongAnswer(
         "the_next_part_is_not_next", "goes on behind its own part, where the next replica has read already",
-        check="replicas_share_the_windows", says="in update 2 the replicas read", look="where an update begins", edit="""
+        check="replicas_share_the_windows", says="in step 2 the replicas read", look="where a step begins", edit="""
         -        self.read += self.per_update
         +        self.read += own
     """),
     WrongAnswer(
         "mean_of_means", "averages the replicas' means, as the script does",
-        check="the_gradient_is_that_of_one_process", says="(dp 2 x tp 1): in update 1", look="fewer targets", edit="""
+        check="the_gradient_is_that_of_one_process", says="(dp 2 x tp 1): in step 1", look="fewer targets", edit="""
         -        loss = F.cross_entropy(logits, targets.flatten(), ignore_index=-100, reduction="sum") / count
         +        loss = F.cross_entropy(logits, targets.flatten(), ignore_index=-100) / self.mesh.dp.size
     """),
     WrongAnswer(
         "counts_padding", "divides by the number of tokens, with and without a target",
-        check="the_gradient_is_that_of_one_process", says="with 1 rank (dp 1 x tp 1): in update 1",
+        check="the_gradient_is_that_of_one_process", says="with 1 rank (dp 1 x tp 1): in step 1",
         look="over which targets", edit="""
         -        count = (targets != -100).sum()
         +        count = (targets == targets).sum()
@@ -48,13 +48,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "loss_over_all_ranks", "adds up the loss over all ranks, peers on tp included",
-        check="the_loss_is_that_of_one_process", says="(dp 1 x tp 2): in update 1 the loss on rank 0", edit="""
+        check="the_loss_is_that_of_one_process", says="(dp 1 x tp 2): in step 1 the loss on rank 0", edit="""
         -        dist.all_reduce(total, group=self.mesh.dp.group)
         +        dist.all_reduce(total)
     """),
     WrongAnswer(
         "windows_of_one_rank", "saves how many windows one rank has read, as the script does",
-        check="it_goes_on_where_it_stopped", says="in update 4, after a stop and on dp 2 x tp 1, the replicas read",
+        check="it_goes_on_where_it_stopped", says="in step 4, after a stop and on dp 2 x tp 1, the replicas read",
         look="neither windows of one rank", edit="""
         -        first = self.read + self.mesh.dp.rank * own
         -        self.read += self.per_update
@@ -75,7 +75,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "averaged_over_tp_as_well", "averages gradients of whole weights over tp, where they are equal already",
-        check="each_gradient_is_sent_once", says="bytes in 6 updates", look="nothing to add up there", edit="""
+        check="each_gradient_is_sent_once", says="bytes in 6 steps", look="nothing to add up there", edit="""
                  for parameter in self.model.parameters():
                      dist.all_reduce(parameter.grad, group=self.mesh.dp.group)
         +            if parameter.shape[0] == self.model.out.out_features:
@@ -84,13 +84,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "agreed_once_more", "adds up the gradients over dp, and sends the first replica's sum to the others",
-        check="each_gradient_is_sent_once", says="bytes in 6 updates", look="how often a gradient goes over dp", edit="""
+        check="each_gradient_is_sent_once", says="bytes in 6 steps", look="how often a gradient goes over dp", edit="""
                  for parameter in self.model.parameters():
                      dist.all_reduce(parameter.grad, group=self.mesh.dp.group)
         +            dist.broadcast(parameter.grad, dist.get_global_rank(self.mesh.dp.group, 0), group=self.mesh.dp.group)
     """),
     RightAnswer(
-        "counts_updates", "saves the number of updates, sums the gradients in one message and divides them afterwards", text='''
+        "counts_steps", "saves the number of steps, sums the gradients in one message and divides them afterwards", text='''
         import torch
         import torch.distributed as dist
         import torch.nn.functional as F
@@ -101,7 +101,7 @@ ANSWERS = (
                 self.model, self.optimizer, self.data, self.dp = model, optimizer, data, mesh.dp
                 self.per_update, self.done = per_update, 0
 
-            def update(self):
+            def step(self):
                 windows = range(self.done * self.per_update, (self.done + 1) * self.per_update)
                 inputs, targets = self.data(list(windows)[self.dp.rank :: self.dp.size])
                 self.done += 1
@@ -119,9 +119,9 @@ ANSWERS = (
                 return flat[-2]
 
             def state_dict(self):
-                return {"updates": self.done}
+                return {"steps": self.done}
 
             def load_state_dict(self, state):
-                self.done = state["updates"]
+                self.done = state["steps"]
     '''),
 )
