@@ -1,10 +1,12 @@
 """The scripts that `%%writefile` cells write are real programs: ruff and the compiler never see them otherwise."""
 
 import ast
+import json
 import re
 import subprocess
 import sys
-from pathlib import PurePosixPath
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
 
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
@@ -31,13 +33,21 @@ EXCHANGE = re.compile(
 FROM_ELSEWHERE = re.compile(r"\b(from ddp_course|import_module\(|run_path\()")  # may exchange what is not seen here
 
 
+@pytest.fixture(scope="module")
+def ruff_faults(tmp_path_factory):
+    """(destination, text) -> what ruff says, for the scripts of all notebooks and of the tests below."""
+    scripts = {(destination, text) for path in NOTEBOOKS for _, destination, text in written_files(read_notebook(path))}
+    scripts |= {("scripts/good.py", GOOD), *(("scripts/wrong.py", text) for text, _ in WRONG.values())}
+    return ruff(scripts, tmp_path_factory.mktemp("scripts"))
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_scripts_in_cells(path):
+def test_scripts_in_cells(path, ruff_faults):
     nb = read_notebook(path)
     faults = [
         f"{path.parent.name}/{path.name}, {cell_label(nb, cell)}: {problem}"
         for cell, destination, text in written_files(nb)
-        for problem in problems(destination, text)
+        for problem in problems(destination, text, ruff_faults)
     ]
     if faults:
         pytest.fail("\n".join(faults), pytrace=False)
@@ -61,9 +71,9 @@ def functions(source: str) -> dict[str, str]:
     return {node.name: ast.get_source_segment(source, node) for node in nodes}
 
 
-def problems(destination: str, text: str) -> list[str]:
+def problems(destination: str, text: str, ruff_faults: dict[tuple[str, str], list[str]]) -> list[str]:
     """The faults of a file that a cell writes. Files that are no Python (a SLURM job, say) need only a folder."""
-    if PurePosixPath(destination).parts[0] not in WRITE_FOLDERS or ".." in PurePosixPath(destination).parts:
+    if not in_write_folder(destination):
         return [f"writes {destination}; a cell writes to scripts/ or answers/ only, in one piece"]
     if not destination.endswith(".py"):
         return []
@@ -73,7 +83,12 @@ def problems(destination: str, text: str) -> list[str]:
     except SyntaxError as error:
         return [f"does not compile: {error}"]
     faults = [*absolute_paths(tree), *fixed_ports(text), *endings(destination, text), *held_at_the_end(tree)]
-    return [*faults, *ruff(destination, text)]
+    return [*faults, *ruff_faults[destination, text]]
+
+
+def in_write_folder(destination: str) -> bool:
+    parts = PurePosixPath(destination).parts
+    return parts[0] in WRITE_FOLDERS and ".." not in parts
 
 
 def absolute_paths(tree: ast.AST):
@@ -117,17 +132,27 @@ def held_at_the_end(tree: ast.AST):
                 yield f"{function.name} destroys the group while it holds a DDP model: do it after {function.name}"
 
 
-def ruff(destination: str, text: str):
-    command = [sys.executable, "-m", "ruff", "check", "--quiet", "--no-cache", "--output-format", "concise"]
-    command += ["--config", "pyproject.toml", "--stdin-filename", destination, "-"]
-    run = subprocess.run(
-        command, cwd=authoring.ROOT, input=text.rstrip("\n") + "\n", capture_output=True, text=True, timeout=600
-    )
-    yield from (f"ruff: {line}" for line in (run.stdout + run.stderr).splitlines() if run.returncode)
+def ruff(scripts: Iterable[tuple[str, str]], folder: Path) -> dict[tuple[str, str], list[str]]:
+    """(destination, text) -> the faults that ruff finds. It is started once: a start takes longer than all checks."""
+    files = {}
+    for number, (destination, text) in enumerate(scripts):
+        if destination.endswith(".py") and in_write_folder(destination):
+            file = folder / str(number) / destination
+            file.parent.mkdir(parents=True)
+            file.write_text(text.rstrip("\n") + "\n")
+            files[str(file)] = destination, text
+    command = [sys.executable, "-m", "ruff", "check", "--quiet", "--no-cache", "--output-format", "json"]
+    command += ["--config", "pyproject.toml", *files]
+    run = subprocess.run(command, cwd=authoring.ROOT, capture_output=True, text=True, timeout=600)
+    assert run.returncode in (0, 1), run.stderr  # 1: there are faults
+    faults = {script: [] for script in files.values()}
+    for fault in json.loads(run.stdout):
+        script = files[fault["filename"]]
+        faults[script].append(f"ruff: line {fault['location']['row']}: {fault['code']} {fault['message']}")
+    return faults
 
 
-GOOD = """
-import os
+GOOD = """import os
 
 import torch.distributed as dist
 
@@ -174,21 +199,21 @@ def test_a_script_that_a_question_gives_begins_and_ends_as_all(path):
     assert list(endings("scripts/given.py", path.read_text())) == []
 
 
-def test_a_right_script_passes():
-    assert problems("scripts/good.py", GOOD.lstrip()) == []
-    assert problems("scripts/job.sbatch", "#SBATCH --output=/home/%u/x\nexport MASTER_PORT=29500\n") == []
+def test_a_right_script_passes(ruff_faults):
+    assert problems("scripts/good.py", GOOD, ruff_faults) == []
+    assert problems("scripts/job.sbatch", "#SBATCH --output=/home/%u/x\nexport MASTER_PORT=29500\n", {}) == []
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_a_wrong_script_is_named(what):
+def test_a_wrong_script_is_named(what, ruff_faults):
     text, message = WRONG[what]
-    faults = problems("scripts/wrong.py", text)
+    faults = problems("scripts/wrong.py", text, ruff_faults)
     assert any(message in problem for problem in faults), faults
 
 
 @pytest.mark.parametrize("destination", ["one.py", "../scripts/one.py", "/tmp/scripts/one.py", "-a scripts/one.py"])
 def test_a_script_in_the_wrong_place_is_named(destination):
-    assert "scripts/ or answers/ only" in problems(destination, "x = 1\n")[0]
+    assert "scripts/ or answers/ only" in problems(destination, "x = 1\n", {})[0]
 
 
 def test_scripts_are_found_in_cells():
