@@ -42,7 +42,7 @@ class Layout:
     @property
     def axes(self) -> tuple[int, ...]:
         """The sizes of the axes, in the order of AXES."""
-        return tuple(getattr(self, axis) for axis in AXES)
+        return self.pp, self.dp, self.shard, self.cp, self.tp, self.ep
 
     @property
     def gpus(self) -> int:
