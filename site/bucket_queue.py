@@ -8,7 +8,7 @@ from answers import answered, gpus, row
 from ddp_course.plan.flags import predict_parser
 from ddp_course.plan.prediction_report import ddp_from
 from ddp_course.plan.report import format_seconds
-from ddp_course.plan.schedule import BUCKET, MIB, Step
+from ddp_course.plan.schedule import BUCKET, MIB, SimulatedStep
 
 SIZES = 1, 5, 25, 100, 500  # MiB
 PARTS = ["forward", "gradients of a bucket", "full buckets that wait for the link", "on the link", "optimizer"]
@@ -47,11 +47,11 @@ def buckets(arguments: list[str]) -> dict:
     return answered(predict_parser(), report, arguments)
 
 
-def _parts(step: Step) -> dict[str, float]:
+def _parts(step: SimulatedStep) -> dict[str, float]:
     return {"computing": step.seconds - step.exposed, "waiting for messages": step.exposed}
 
 
-def _lanes(step: Step, sent: list[dict]) -> list[dict]:
+def _lanes(step: SimulatedStep, sent: list[dict]) -> list[dict]:
     computed = {event["name"]: event for event in step.events if event["kind"] == "compute"}
     backward = [{**event, "part": PARTS[1]} for event in backward_by_bucket(step)]
     ends = [{**computed[name], "part": name} for name in ("forward", "optimizer")]
@@ -63,7 +63,7 @@ def _lanes(step: Step, sent: list[dict]) -> list[dict]:
     ]
 
 
-def backward_by_bucket(step: Step) -> list[dict]:
+def backward_by_bucket(step: SimulatedStep) -> list[dict]:
     """Backward, cut where a bucket is full; "text" is the bucket's number. One GPU has no buckets."""
     [backward] = [event for event in step.events if event["name"] == "backward"]
     sent = [event for event in step.events if event["kind"] == "communication"]

@@ -16,7 +16,7 @@ from ddp_course.plan.job import USABLE, Job
 from ddp_course.plan.memory import STATE
 from ddp_course.plan.prediction_report import ddp_from, gpu_counts, prediction_report
 from ddp_course.plan.report import SHOWN, format_seconds, memory_range, name
-from ddp_course.plan.schedule import Step
+from ddp_course.plan.schedule import SimulatedStep
 from ddp_course.plan.search import Plan, SearchResult
 
 
@@ -87,7 +87,7 @@ def _predict_pictures(ddp: DDP) -> list[dict]:
     ]
 
 
-def _ddp_step(step: Step) -> dict[str, float]:
+def _ddp_step(step: SimulatedStep) -> dict[str, float]:
     length = {event["name"]: 0.0 for event in step.events}
     for event in step.events:
         length[event["name"]] += event["end"] - event["start"]

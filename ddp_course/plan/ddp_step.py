@@ -18,7 +18,7 @@ from ddp_course.plan.assumptions import ASSUMED, INSIDE_LATENCY, Range
 from ddp_course.plan.job import Job
 from ddp_course.plan.link import Link
 from ddp_course.plan.memory import BYTES_PER_STEP
-from ddp_course.plan.schedule import BUCKET, MIB, Compute, Step, simulate
+from ddp_course.plan.schedule import BUCKET, MIB, Compute, SimulatedStep, simulate
 
 DRAWS = 100
 MOST_MICRO_BATCHES = 1000  # each is simulated
@@ -77,7 +77,7 @@ class DDP:
             )
         return size, windows // size
 
-    def step(self, known: Mapping[str, float]) -> Step:
+    def step(self, known: Mapping[str, float]) -> SimulatedStep:
         """Simulate one step. known: a number for each name in `ranges`."""
         model, cluster, (size, count) = self.job.model, self.job.cluster, self.micro_batches()
         computing = size * model.context * model.flops_per_token / (cluster.gpu.flops * known["mfu"])

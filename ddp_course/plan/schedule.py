@@ -44,7 +44,7 @@ class Gradient(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Step:
+class SimulatedStep:
     """The outcome: the seconds of the step, and its events as `lab.figures.rank_lanes` draws them. A message's
     "ready" is when its bucket was full."""
 
@@ -78,7 +78,7 @@ def simulate(
     accumulation: int = 1,
     overlap: bool = True,
     no_sync: bool = True,
-) -> Step:
+) -> SimulatedStep:
     """One optimizer step.
 
     gradients: in the order in which backward makes them. all_reduce: seconds of a message of so many bytes; for one
@@ -112,4 +112,4 @@ def simulate(
         note("wait", "idle", done, now)
         exposed += now - done
     note("optimizer", "compute", now, now + compute.optimizer)
-    return Step(now + compute.optimizer, exposed, tuple(events))
+    return SimulatedStep(now + compute.optimizer, exposed, tuple(events))
