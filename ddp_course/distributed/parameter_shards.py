@@ -3,7 +3,6 @@
 This module gathers whole tensors, clips by the norm of the whole gradient, and checks that copies are equal.
 """
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from ddp_course.distributed.mesh import Mesh, all_reduce_flat
 from ddp_course.distributed.process_group import World
-from ddp_course.distributed.replica_check import ReplicasDiffer
+from ddp_course.distributed.replica_check import ReplicasDiffer, fingerprint
 from ddp_course.distributed.tensor_parallel import Placements, all_gather, own_part, placements_of
 
 
@@ -119,15 +118,15 @@ def assert_copies_equal(
 
     step: the number of the last step, for the message.
     """
-    fingerprints = {(shard.name, shard.coordinates): _fingerprint(shard.parameter) for shard in shards}
-    fingerprints |= {(name, "whole"): _fingerprint(buffer) for name, buffer in buffers.items()}
+    fingerprints = {(shard.name, shard.coordinates): fingerprint(_local(shard.parameter)) for shard in shards}
+    fingerprints |= {(name, "whole"): fingerprint(_local(buffer)) for name, buffer in buffers.items()}
     fingerprints_by_rank: list[dict] = [{} for _ in range(world.size)]
     dist.all_gather_object(fingerprints_by_rank, fingerprints)
     first_holder: dict[tuple, int] = {}  # the lowest rank with a copy
     for rank, rank_fingerprints in enumerate(fingerprints_by_rank):
-        for key, fingerprint in rank_fingerprints.items():
+        for key, value in rank_fingerprints.items():
             holder = first_holder.setdefault(key, rank)
-            if fingerprints_by_rank[holder][key] != fingerprint:
+            if fingerprints_by_rank[holder][key] != value:
                 when = "" if step is None else f" after step {step}"
                 name, coordinates = key
                 raise ReplicasDiffer(
@@ -137,8 +136,3 @@ def assert_copies_equal(
 
 def _local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def _fingerprint(tensor: Tensor) -> bytes:
-    data = _local(tensor).detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
-    return hashlib.blake2b(data, digest_size=8).digest()

@@ -48,9 +48,9 @@ def assert_replicas_equal(
     same dropout masks.
     """
     values = dict(_replicated(module, optimizer, buffers))
-    prints = {name: (_fingerprint(value), tuple(getattr(value, "shape", ()))) for name, value in values.items()}
+    prints = {name: (fingerprint(value), tuple(getattr(value, "shape", ()))) for name, value in values.items()}
     generator = torch if world.device.type == "cpu" else torch.get_device_module(world.device)
-    own = torch.tensor([_fingerprint(repr(prints)), _fingerprint(generator.get_rng_state())], device=world.device)
+    own = torch.tensor([fingerprint(repr(prints)), fingerprint(generator.get_rng_state())], device=world.device)
     gathered = [torch.empty_like(own) for _ in range(world.size)]
     dist.all_gather(gathered, own)
     states, random_states = zip(*(of_rank.tolist() for of_rank in gathered), strict=True)
@@ -107,7 +107,7 @@ def _first_difference(world: Ranks, values: dict[str, Tensor | str], prints: dic
     return f"{name} on rank {odd} is up to {gap.item():.3g} from {rest}"
 
 
-def _fingerprint(value: Tensor | str) -> int:
+def fingerprint(value: Tensor | str) -> int:
     """A hash of 64 bits over a tensor's bytes, or a text's."""
     if isinstance(value, Tensor):
         data = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
