@@ -164,13 +164,6 @@ def fill_at_random(puzzle: Board, rng: random.Random) -> Board:
     return tuple(guess)
 
 
-def as_text(board: Sequence[int]) -> str:
-    """The board as lines of digits, with a dot for an empty cell."""
-    size = size_of(board)
-    lines = [board[first : first + size] for first in range(0, size**2, size)]
-    return "\n".join(" ".join(str(digit) if digit else "." for digit in line) for line in lines)
-
-
 def size_of(board: Sequence[int]) -> int:
     """The number of digits, and of cells in a row. Raises InputError if the board has neither 16 nor 81 cells."""
     size = math.isqrt(len(board))
