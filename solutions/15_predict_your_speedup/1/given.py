@@ -1,7 +1,7 @@
-"""Measured steps of DDP on two ranks, in which computation and cable are sleeps of known length.
+"""Measured steps of DDP on two ranks, in which computation and messages are sleeps of known length.
 
-DDP itself is real: its buckets, its backward, no_sync, all-reduces that leave while backward goes on. But each message
-stays on the cable for as long as a ring over `ranks` machines would take, one message after the other.
+DDP itself is real: its buckets, its backward, no_sync, all-reduces during backward. But the all-reduce of a bucket is
+held back for as long as a ring over `ranks` machines would take, one bucket after the other.
 Arguments: the names of cases; default: all.
 """
 
@@ -21,43 +21,38 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 KIB, MIB = 2**10, 2**20
-COMMON = {"forward": 0.02, "optimizer": 0.01, "bucket_cap_mb": 0.25, "accumulation": 1, "ranks": 2, "latency": 0.0}
+COMMON = {"forward": 0.02, "optimizer": 0.01, "bucket_cap_mb": 0.25, "accumulation": 1}
+COMMON |= {"ranks": 2, "latency": 0.0, "bits_per_second": 1e9}
 # gradients: (bytes, seconds that backward takes for it), in backward's order
 CASES = {
-    "one machine": COMMON
-    | {
-        "gradients": [(64 * KIB, 0.02)] * 3,
-        "forward": 0.03,
-        "optimizer": 0.08,
-        "accumulation": 2,
-        "ranks": 1,
-        "latency": 0.05,
-        "bits_per_second": 1e9,
-    },
-    "cable and computation equally busy": COMMON
-    | {"gradients": [(256 * KIB, 0.025)] * 8, "latency": 0.0025, "bits_per_second": 8 * 12.8 * MIB},
-    "a slow cable, 8 machines": COMMON
-    | {"gradients": [(256 * KIB, 0.005)] * 8, "bucket_cap_mb": 0.5, "ranks": 8, "bits_per_second": 8 * 15 * MIB},
-    "a long way, 4 machines": COMMON
-    | {"gradients": [(125 * KIB, 0.003)] * 18, "ranks": 4, "latency": 0.005, "bits_per_second": 8 * 150 * MIB},
-    "a large gradient comes last": COMMON
-    | {
-        "gradients": [(48 * KIB, 0.02)] * 5 + [(1024 * KIB, 0.01)],
-        "bucket_cap_mb": 0.04,
-        "bits_per_second": 8 * 10 * MIB,
-    },
-    "one bucket": COMMON | {"gradients": [(512 * KIB, 0.02)] * 4, "bucket_cap_mb": 25, "bits_per_second": 8 * 20 * MIB},
-    "3 micro-batches": COMMON
-    | {"gradients": [(256 * KIB, 0.015)] * 4, "forward": 0.03, "accumulation": 3, "bits_per_second": 8 * 6 * MIB},
-    "the default buckets": COMMON
-    | {
-        "gradients": [(1 * MIB, 0.02), (24 * MIB, 0.02), (1 * MIB, 0.16)],
-        "bucket_cap_mb": None,
-        "bits_per_second": 8 * 140 * MIB,
-    },
+    "one machine": dict(
+        COMMON, gradients=[(64 * KIB, 0.02)] * 3, forward=0.03, optimizer=0.08, accumulation=2, ranks=1, latency=0.05
+    ),
+    "cable and computation equally busy": dict(
+        COMMON, gradients=[(256 * KIB, 0.025)] * 8, latency=0.0025, bits_per_second=8 * 12.8 * MIB
+    ),
+    "a slow cable, 8 machines": dict(
+        COMMON, gradients=[(256 * KIB, 0.005)] * 8, bucket_cap_mb=0.5, ranks=8, bits_per_second=8 * 15 * MIB
+    ),
+    "a long way, 4 machines": dict(
+        COMMON, gradients=[(125 * KIB, 0.003)] * 18, ranks=4, latency=0.005, bits_per_second=8 * 150 * MIB
+    ),
+    "a large gradient comes last": dict(
+        COMMON, gradients=[(48 * KIB, 0.02)] * 5 + [(MIB, 0.01)], bucket_cap_mb=0.04, bits_per_second=8 * 10 * MIB
+    ),
+    "one bucket": dict(COMMON, gradients=[(512 * KIB, 0.02)] * 4, bucket_cap_mb=25, bits_per_second=8 * 20 * MIB),
+    "3 micro-batches": dict(
+        COMMON, gradients=[(256 * KIB, 0.015)] * 4, forward=0.03, accumulation=3, bits_per_second=8 * 6 * MIB
+    ),
+    "the default buckets": dict(
+        COMMON,
+        gradients=[(MIB, 0.02), (24 * MIB, 0.02), (MIB, 0.16)],
+        bucket_cap_mb=None,
+        bits_per_second=8 * 140 * MIB,
+    ),
 }
-CERTAIN = 0.03  # a case is repeated until its seconds are known to 3 %,
-SLOWED = [1, 1, 1, 2, 2, 4, 4]  # on a busy machine with all sleeps longer: what is lost weighs less then
+CERTAIN = 0.03  # a case is repeated until its seconds are known to 3 %
+SLOWED = [1, 1, 1, 2, 2, 4, 4]  # factors of all sleeps, by repetition: in a longer step lost seconds weigh less
 
 
 class Layer(torch.autograd.Function):
