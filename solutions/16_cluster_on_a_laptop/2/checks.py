@@ -9,6 +9,7 @@ from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect
 
 RECORDED = Path(__file__).with_name("recorded.json")  # by tests/test_interface_facts.py, in network namespaces
 FUNCTION, VARIABLE = "mend", "GLOO_SOCKET_IFNAME"
+RARE_CARDS = ["hsn0", "net1", "p1p1", "vlan7"]
 
 
 def published(facts):
@@ -65,7 +66,8 @@ def cluster(scenario, world, special, prefix=24, second_network="all"):
     first_addresses = [
         f"10.{base}.{third_byte + generator.randrange(spread)}.{10 + 7 * number}" for number in range(world)
     ]
-    cards = generator.sample(["eth0", "ens3", "enp5s0", "bond0"], world)
+    card_names = RARE_CARDS if "rare names" in scenario else ["eth0", "ens3", "enp5s0", "bond0"]
+    cards = generator.sample(card_names, world)
     second_addresses = [f"192.168.{base}.{20 + number}" for number in range(world)]
     machines = {}
     for number in range(world):
@@ -84,6 +86,8 @@ def cluster(scenario, world, special, prefix=24, second_network="all"):
         lines = [lines[0], *generator.sample(lines[1:], len(lines) - 1), ("eth9", "UP", "")]
         if peculiarity == "spare card":  # in the same network, and down
             lines.insert(1, ("eth8", "DOWN", f"10.{base}.{third_byte}.{200 + number}/{prefix}"))
+        if "tunnel" in scenario:
+            lines.insert(1, ("tun0", "UNKNOWN", f"10.200.0.{1 + number}/24"))
         address_of_host = dict(zip(names, first_addresses, strict=True))
         address_of_host[names[number]] = {
             "loopback": "127.0.1.1",
@@ -135,6 +139,7 @@ DRAWN = {  # the arguments of `cluster`
     "a variable for a network that one does not have": (4, {0: "ib0", 2: "ib0"}, 24, (0, 2, 3)),
     "a second network that is down on one": (3, {0: "down", 2: "second"}),
     "a spare card that is down": (3, {1: "spare card"}),
+    "rare names of interfaces, and a tunnel": (3, {0: "loopback"}, 24, ()),
     "two are wrong": (4, {0: "loopback", 3: "docker"}),
     "all are wrong": (2, {0: "loopback", 1: "loopback"}),
 }

@@ -34,12 +34,6 @@ ANSWERS = (
         +        return cards[machine[VARIABLE]][1].ip
     """),
     WrongAnswer(
-        "the_first_interface", "gives each machine its first interface that is up",
-        check=MENDED, says="which not all reach", look="in the network that all machines share", edit="""
-        -            settings[name] = next(f"{VARIABLE}={card}" for card, (_, addr) in up[name] if addr.network in shared)
-        +            settings[name] = f"{VARIABLE}={up[name][0][0]}"
-    """),
-    WrongAnswer(
         "with_the_other_end", "gives the name as `ip` prints it",
         check=MENDED, says="'GLOO_SOCKET_IFNAME=ens3@if", look="what follows @", edit="""
         -    return {row[0].partition("@")[0]: (row[1], ipaddress.ip_interface(row[2])) for row in rows if len(row) > 2}
@@ -47,6 +41,12 @@ ANSWERS = (
         @@
         -    cards = interfaces(machine)
         +    cards = {card.partition("@")[0]: entry for card, entry in interfaces(machine).items()}
+    """),
+    WrongAnswer(
+        "all_but_down", "counts every interface that is not DOWN as UP, also a tunnel whose state is UNKNOWN",
+        check=MENDED, says="GLOO_SOCKET_IFNAME=tun0 lets a publish", look="is the interface UP", edit="""
+        -    up = {name: [nic for nic in interfaces(machine).items() if nic[1][0] == "UP"] for name, machine in machines.items()}
+        +    up = {name: [nic for nic in interfaces(machine).items() if nic[1][0] != "DOWN"] for name, machine in machines.items()}
     """),
     RightAnswer(
         "by_comparison", "each machine against each other one: is its address in a network of all of them?", text='''
