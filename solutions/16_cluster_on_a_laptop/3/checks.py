@@ -80,6 +80,16 @@ def nobody_sees_a_part(case, rank, result):
             )
 
 
+@check("each download is written into the folder")
+def downloads_stay_in_the_folder(case, rank, result):
+    for attempt in result:
+        expect(
+            not attempt["outside"],
+            f"rank {rank} downloaded to a file outside the folder",
+            "a rename is atomic on one disk: where must the file lie that is renamed?",
+        )
+
+
 @check("an error of one download is raised on every rank")
 def an_error_reaches_every_rank(case, rank, result):
     for number in expected_failures(case):

@@ -26,8 +26,8 @@ def drive(prepare, number, machines, present, fails, shared):
     fails      the machines whose first download fails
     shared     whether all machines share one disk
 
-    A report: the returned path, the size of data.bin, the error raised, how often this rank downloaded, and how often
-    data.bin was there and not whole while it did.
+    A report: the returned path, the size of data.bin, the error raised, how often this rank downloaded, how often
+    data.bin was there and not whole while it did, and how many downloads were written outside the folder.
     """
     rank = dist.get_rank()
     machine, run = machines[rank], Path(f"run_{number}").resolve()
@@ -44,11 +44,12 @@ def drive(prepare, number, machines, present, fails, shared):
         final.write_bytes(PARTS * PART)
     wait_for_ranks(run / "ready")
     for attempt in range(2 if fails else 1):
-        report = {"path": None, "bytes": 0, "raised": None, "downloads": 0, "parts_seen": 0}
+        report = {"path": None, "bytes": 0, "raised": None, "downloads": 0, "parts_seen": 0, "outside": 0}
         attempts.append(report)
 
         def download(path, attempt=attempt, report=report):
             report["downloads"] += 1
+            report["outside"] += not Path(path).resolve().is_relative_to(folder)
             if shared:
                 wait_for_machines(run, machine, set(machines))
             with open(path, "wb") as file:

@@ -3,7 +3,8 @@
 from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 WHOLE, ONCE = "every_rank_gets_the_whole_file", "each_machine_downloads_once"
-PART, ERROR, SENT = "nobody_sees_a_part", "an_error_reaches_every_rank", "the_file_is_not_sent"
+PART, FOLDER = "nobody_sees_a_part", "downloads_stay_in_the_folder"
+ERROR, SENT = "an_error_reaches_every_rank", "the_file_is_not_sent"
 ANSWERS = (
     WrongAnswer(
         "once_per_job", "downloads on rank 0 alone",
@@ -50,6 +51,16 @@ ANSWERS = (
         check=PART, says="(a disk that both machines share): ", look="under which name", edit="""
         -        part = target.with_name(f"data.{machine}.part")
         +        part = target.with_name("data.part")
+    """),
+    WrongAnswer(
+        "in_the_system_folder", "downloads into the folder for temporary files, which may be on another disk",
+        check=FOLDER, says="(two machines): rank 0 downloaded to a file outside", look="on one disk", edit="""
+        -        part = target.with_name(f"data.{machine}.part")
+        +        import shutil, tempfile
+        +        part = Path(tempfile.mkdtemp()) / "data.bin"
+        @@
+        -            part.replace(target)
+        +            shutil.move(part, target)
     """),
     WrongAnswer(
         "waits_for_the_file", "waits until the file is there, which it never is after an error",
