@@ -9,6 +9,7 @@ TOLERANCE = 1e-9  # of a weight in float64
 RUNS = {  # the frozen block, and the number of micro-batches per step
     "all blocks are trained": (None, 1),
     "block 1 is frozen, two micro-batches per step": (1, 2),
+    "block 0 is frozen": (0, 1),
 }
 JOBS = [driver_job(world, FUNCTION, RUNS, loads=("torch._dynamo",)) for world in (2, 3)]
 
