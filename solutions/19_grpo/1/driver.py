@@ -23,37 +23,6 @@ def unchanged(value):
     return value
 
 
-class Loop:
-    """A loop made of functions that take what this rank has and return what the loop uses.
-
-    moments(rewards)      (mean, spread) of the rewards
-    reduce_kl(kl)         the KL that beta is adapted to
-    reduce(gradient)      the gradient of a step; default: the mean over the ranks
-    logged(beta, kl)      the beta that is returned for a step; default: beta
-    gather(samples)       the actions, and the rewards, that the loss is computed from; default: this rank's
-    reduce_last(gradient) as `reduce`, for the last step
-    """
-
-    def __init__(
-        self, moments, reduce_kl, reduce=None, logged=lambda beta, kl: float(beta), gather=unchanged, reduce_last=None
-    ):
-        self.moments, self.reduce_kl, self.reduce = moments, reduce_kl, reduce or mean_over_ranks
-        self.logged, self.gather, self.reduce_last = logged, gather, reduce_last or self.reduce
-
-    def __call__(self, logits, batches, beta):
-        reference, betas = logits.detach(), []
-        for left, (actions, rewards) in zip(reversed(range(len(batches))), batches, strict=True):
-            actions, rewards = self.gather(actions), self.gather(rewards)
-            mean, spread = self.moments(rewards)
-            logits = logits.detach().requires_grad_()
-            loss, kl = loss_and_kl(logits, reference, actions, (rewards - mean) / spread, beta)
-            [gradient] = torch.autograd.grad(loss, logits)
-            logits = logits.detach() - RATE * (self.reduce if left else self.reduce_last)(gradient)
-            beta = next_beta(beta, self.reduce_kl(kl))
-            betas.append(self.logged(beta, kl))
-        return logits, betas
-
-
 def mean_over_ranks(value):
     total = torch.as_tensor(value, dtype=torch.float64).clone()
     dist.all_reduce(total)
@@ -93,32 +62,61 @@ def with_own_kl(beta, kl):
     return beta + 1e-3 * kl * (dist.get_rank() == dist.get_world_size() - 1)
 
 
+def make_train(
+    moments=joint_moments,
+    reduce_kl=mean_over_ranks,
+    reduce=mean_over_ranks,
+    reduce_last=None,
+    logged=lambda beta, kl: float(beta),
+    gather=unchanged,
+):
+    """A function `train`; the default is right. Each argument takes what this rank has and returns what `train` uses:
+
+    moments(rewards)      (mean, spread) of the rewards
+    reduce_kl(kl)         the KL that beta is adapted to
+    reduce(gradient)      the gradient of a step
+    reduce_last(gradient) the gradient of the last step; default: as `reduce`
+    logged(beta, kl)      the beta that is returned for a step
+    gather(samples)       the actions, and the rewards, that the loss is computed from
+    """
+
+    def train(logits, batches, beta):
+        reference, betas = logits.detach(), []
+        reduces = [reduce] * (len(batches) - 1) + [reduce_last or reduce]
+        for (actions, rewards), reduce_gradient in zip(batches, reduces, strict=True):
+            actions, rewards = gather(actions), gather(rewards)
+            mean, spread = moments(rewards)
+            logits = logits.detach().requires_grad_()
+            loss, kl = loss_and_kl(logits, reference, actions, (rewards - mean) / spread, beta)
+            [gradient] = torch.autograd.grad(loss, logits)
+            logits = logits.detach() - RATE * reduce_gradient(gradient)
+            beta = next_beta(beta, reduce_kl(kl))
+            betas.append(logged(beta, kl))
+        return logits, betas
+
+    return train
+
+
 VERSIONS = {  # the first three are right
-    "everything is joint": Loop(joint_moments, mean_over_ranks),
-    "every rank gathers all samples": Loop(local_moments, unchanged, reduce=unchanged, gather=all_gathered),
-    "rank 0 computes the joint numbers and broadcasts them": Loop(
+    "everything is joint": make_train(),
+    "every rank gathers all samples": make_train(local_moments, unchanged, unchanged, gather=all_gathered),
+    "rank 0 computes the joint numbers and broadcasts them": make_train(
         moments_from_rank_0, lambda kl: broadcast_number(mean_over_ranks(kl))
     ),
-    "own mean and spread, own KL": Loop(local_moments, unchanged),
-    "own KL": Loop(joint_moments, unchanged),
-    "own mean and spread of the rewards": Loop(local_moments, mean_over_ranks),
-    "the mean of the ranks' spreads": Loop(
-        lambda rewards: tuple(map(mean_over_ranks, local_moments(rewards))), mean_over_ranks
+    "own mean and spread, own KL": make_train(local_moments, reduce_kl=unchanged),
+    "own KL": make_train(reduce_kl=unchanged),
+    "own mean and spread of the rewards": make_train(local_moments),
+    "the mean of the ranks' spreads": make_train(lambda rewards: tuple(map(mean_over_ranks, local_moments(rewards)))),
+    "the KL of rank 0 for all": make_train(reduce_kl=broadcast_number),
+    "own KL, and the mean of the ranks' betas in the log": make_train(
+        reduce_kl=unchanged, logged=lambda beta, kl: mean_over_ranks(beta)
     ),
-    "the KL of rank 0 for all": Loop(joint_moments, broadcast_number),
-    "own KL, and the mean of the ranks' betas in the log": Loop(
-        joint_moments, unchanged, logged=lambda beta, kl: mean_over_ranks(beta)
+    "all but a thousandth of the KL is joint": make_train(
+        reduce_kl=lambda kl: mean_over_ranks(kl) + 1e-3 * (kl - mean_over_ranks(kl))
     ),
-    "all but a thousandth of the KL is joint": Loop(
-        joint_moments, lambda kl: mean_over_ranks(kl) + 1e-3 * (kl - mean_over_ranks(kl))
-    ),
-    "joint numbers, but no gradient is averaged": Loop(joint_moments, mean_over_ranks, reduce=unchanged),
-    "joint numbers, but the gradient of the last step is not averaged": Loop(
-        joint_moments, mean_over_ranks, reduce_last=unchanged
-    ),
-    "joint numbers, but a rank writes down a beta with its own KL": Loop(
-        joint_moments, mean_over_ranks, logged=with_own_kl
-    ),
+    "joint numbers, but no gradient is averaged": make_train(reduce=unchanged),
+    "joint numbers, but the gradient of the last step is not averaged": make_train(reduce_last=unchanged),
+    "joint numbers, but a rank writes down a beta with its own KL": make_train(logged=with_own_kl),
 }
 
 
@@ -150,4 +148,4 @@ def one_process(world, steps):
         tuple(torch.cat(part) for part in zip(*batches, strict=True))
         for batches in zip(*(data(rank, steps) for rank in range(world)), strict=True)
     ]
-    return Loop(local_moments, unchanged, reduce=unchanged)(initial_logits(), global_batches, BETA)
+    return make_train(local_moments, unchanged, unchanged)(initial_logits(), global_batches, BETA)

@@ -52,7 +52,7 @@ def drive(function, shares, beyond):
 
 
 def by_group(rewards, prompts, correction=1):
-    """The right advantages; with correction=0 the spread is divided by n."""
+    """The right advantages; with correction=0 the variance is divided by n, not by n - 1."""
     advantages = torch.zeros_like(rewards)
     for prompt in prompts.unique():
         members = prompts == prompt
@@ -74,8 +74,8 @@ def over_the_batch(rewards, prompts):
     return (rewards - rewards.mean()) / (rewards.std() + EPSILON)
 
 
-def clipped(ratio, advantage):
-    return torch.minimum(ratio * advantage, ratio.clamp(1 - CLIP, 1 + CLIP) * advantage)
+def clipped(ratio, advantage, choose=torch.minimum):
+    return choose(ratio * advantage, ratio.clamp(1 - CLIP, 1 + CLIP) * advantage)
 
 
 def equal_tokens(mask, ranks, world):
@@ -119,11 +119,7 @@ MISTAKES = {  # arguments of one_process
     "a spread whose variance is divided by n, not by n - 1": {"advantages": divided_by_n},
     "no clipping": {"surrogate": lambda ratio, advantage: ratio * advantage},
     "the clipped ratio alone, without the minimum": {
-        "surrogate": lambda ratio, advantage: ratio.clamp(1 - CLIP, 1 + CLIP) * advantage
+        "surrogate": lambda *factors: clipped(*factors, lambda _, term: term)
     },
-    "the maximum in place of the minimum": {
-        "surrogate": lambda ratio, advantage: torch.maximum(
-            ratio * advantage, ratio.clamp(1 - CLIP, 1 + CLIP) * advantage
-        )
-    },
+    "the maximum in place of the minimum": {"surrogate": lambda *factors: clipped(*factors, torch.maximum)},
 }
