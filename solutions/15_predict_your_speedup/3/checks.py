@@ -19,7 +19,7 @@ CABLES = {  # ranks, latency, bytes per second, sizes, noise, number of outliers
     "a long way, 10 Gbit/s": (2, 10e-3, 1.25e9, [*SIZES, 64 * MIB], 0.005, 11),
     "three machines, few sizes": (3, 200e-6, 25e6, [256, 32 * KIB, 512 * KIB, 8 * MIB], 0.02, 7),
 }
-TYPICAL = "which of the times of one size is to be believed"
+TYPICAL = "which of the times of one size can be trusted"
 
 
 def ring(size, ranks, latency, speed):
