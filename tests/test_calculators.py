@@ -47,11 +47,10 @@ def ask(tmp_path_factory):
         ("predict", "--gpus 4 --link fast", 0),
     ],
 )
-def test_the_text_is_that_of_the_command(ask, command, arguments, pictures):
+def test_the_text_is_that_of_the_command(ask, capsys, command, arguments, pictures):
     answer = ask(command, arguments)
-    terminal = [sys.executable, "-m", f"ddp_course.{command}", *arguments.split()]
-    printed = subprocess.run(terminal, cwd=ROOT, capture_output=True, text=True)
-    assert answer["text"] == printed.stdout + printed.stderr
+    importlib.import_module(f"ddp_course.{command}.__main__").main(arguments.split())
+    assert answer["text"] == "".join(capsys.readouterr())
     assert len(answer["pictures"]) == pictures
 
 
