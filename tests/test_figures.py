@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+from functools import cache
 from types import SimpleNamespace
 
 import nbformat
@@ -48,6 +49,7 @@ def event(start, end, kind="compute", name="forward"):
     return {"name": name, "start": start, "end": end, "kind": kind}
 
 
+@cache
 def one_of_each():
     lanes = {0: [event(5.0, 6.0), event(6.0, 6.5, "communication")], 1: [event(5.5, 6.5)]}
     return {
