@@ -1,27 +1,28 @@
 """18.2: modes that are one formula and a cap that does not bound; a detector of broken promises, and the repair."""
 
 import math
-from itertools import starmap
 
 import torch
 
-from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect
+from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect, show
 
 from . import driver
-from . import given as given_script
+from .given import MODES
 
 DETECTOR, REPAIRED = "broken_promises", "weighted_loss"
 CLOSE = 1e-9
-TRIALS = [(weights, mode, None) for weights in driver.WEIGHTS for mode in given_script.MODES]
-CAPPED = [(weights, mode, cap) for weights, mode, _ in TRIALS[3:] for cap in (0.5, 1.5, 100.0)]
+PROMISES = (*MODES, "cap")
 
 
-def scenario_of(weights, mode, cap):
-    return f"{weights}, mode {mode}, cap {cap}"
+def trials(*caps):
+    """Calls of the learner's loss, {scenario: arguments}: all weights and modes, with each of these caps."""
+    calls = [(weights, mode, cap) for weights in driver.WEIGHTS for mode in MODES for cap in caps]
+    return {f"{weights}, mode {mode}, cap {cap}": ("own", weights, mode, cap) for weights, mode, cap in calls}
 
 
+UNCAPPED, CAPPED = trials(None), trials(0.5, 1.5, 100.0)
 DETECT = driver_job(1, DETECTOR, list(driver.VERSIONS), seconds=4.0)
-REPAIR = driver_job(1, REPAIRED, {scenario_of(*trial): ("own", *trial) for trial in TRIALS + CAPPED}, seconds=4.0)
+REPAIR = driver_job(1, REPAIRED, UNCAPPED | CAPPED, seconds=4.0)
 JOBS = [DETECT, REPAIR]
 
 
@@ -55,12 +56,7 @@ def broken_promises_are_named(case):
         )
 
 
-@check(
-    "your modes give the factors that they promise",
-    [REPAIR],
-    scenarios=list(starmap(scenario_of, TRIALS)),
-    begin="{scenario}: ",
-)
+@check("your modes give the factors that they promise", [REPAIR], scenarios=UNCAPPED, begin="{scenario}: ")
 def the_modes_differ_as_promised(case):
     expect_factors(case, "the line of the docstring for this mode, and what n x weight / sum is another name for")
 
@@ -68,7 +64,7 @@ def the_modes_differ_as_promised(case):
 @check(
     "and your cap bounds the factors, in every mode, and changes no other",
     [REPAIR],
-    scenarios=list(starmap(scenario_of, CAPPED)),
+    scenarios=CAPPED,
     begin="{scenario}: ",
 )
 def the_cap_bounds(case):
@@ -92,10 +88,10 @@ def returned_names(case):
     """The promises that the detector named. Raises Wrong if it returned no list or set of promises."""
     [result] = case.results
     names = sorted(result, key=str) if isinstance(result, set) else result
-    if not isinstance(names, list) or any(name not in driver.PROMISES for name in names):
+    if not isinstance(names, list) or any(name not in PROMISES for name in names):
         raise Wrong(
             f"{DETECTOR} of the loss {case.scenario!r} returned {str(result)[:80]}",
-            f"the value returned: a list of names out of {', '.join(driver.PROMISES)}",
+            f"the value returned: a list of names out of {', '.join(PROMISES)}",
         )
     return names
 
@@ -106,7 +102,7 @@ def expect_factors(case, look_at):
     right, right_loss = driver.right(*case.args[0][1:])
     expect(
         torch.allclose(factors, right, rtol=CLOSE, atol=CLOSE),
-        f"the factors are {shown(factors)}, not {shown(right)}",
+        f"the factors are {show(factors)}, not {show(right)}",
         look_at,
     )
     expect(
@@ -114,7 +110,3 @@ def expect_factors(case, look_at):
         f"the loss is {loss.item():.8g}, not {right_loss.item():.8g}, though its factors are right",
         "what is added to the weighted losses",
     )
-
-
-def shown(factors):
-    return f"[{', '.join(f'{factor:.6g}' for factor in factors.tolist())}]"

@@ -5,7 +5,7 @@ import torch.distributed as dist
 
 from ddp_course.grader.harness.counted import counted
 
-from .given import everyones, sparse_step
+from .given import all_gathered, sparse_step
 
 LR, ROWS, WIDTH, BATCH = 0.125, 20, 2, 4
 
@@ -23,7 +23,7 @@ def drive(function, version, *arguments):
 
 def gather(tensor):
     """The tensors of all ranks, concatenated."""
-    return torch.cat(everyones(tensor.contiguous()))
+    return torch.cat(all_gathered(tensor.contiguous()))
 
 
 def sum_by_row(ids, gradients):
@@ -87,17 +87,19 @@ def last_gradient_wins(table, ids, gradients, lr):
 def move_an_unused_row(table, ids, gradients, lr):
     used = set(gather(ids).tolist())
     gathering_step()(table, ids, gradients, lr)
-    for row in [row for row in range(len(table)) if row not in used][:1]:
-        table[row] += 1e-6 * (dist.get_rank() == dist.get_world_size() - 1)
+    unused = [row for row in range(len(table)) if row not in used]
+    table[unused[:1]] += 1e-6 * (dist.get_rank() == dist.get_world_size() - 1)
 
 
-VERSIONS = {
+SOUND = {
     "gathers ids and gradients, sums, takes the sign once": gathering_step(),
     "the same, with the mean over the ranks": gathering_step(
         after_sum=lambda total: (total / dist.get_world_size()).sign()
     ),
     "all-reduces a gradient as large as the table": dense_step(),
     "rank 0 computes the table and broadcasts it": broadcast_by_rank_0,
+}
+UNSOUND = {
     "its own update, then those of all ranks": lambda table, ids, gradients, lr: sparse_step(
         table, ids.contiguous(), gradients.contiguous(), lr
     ),
@@ -110,48 +112,44 @@ VERSIONS = {
     "moves by the gradient and not by its sign": gathering_step(after_sum=identity),
     "the last rank moves a row that no rank used, by 1e-6": move_an_unused_row,
 }
+VERSIONS = SOUND | UNSOUND
 
 
 # ---- the learner's own step -----------------------------------------------------------------------------------------
 
 
-def batch(scenario, world, step):
-    """ids (world, BATCH) and gradients (world, BATCH, WIDTH) of all ranks."""
-    generator = torch.Generator().manual_seed(20 + step)
-    ids = torch.randint(5, (world, BATCH), generator=generator)
-    gradients = torch.randn(world, BATCH, WIDTH, dtype=torch.float64, generator=generator)
-    if scenario == "each rank has rows of its own":
-        ids = torch.arange(world * BATCH).view(world, BATCH)
-    if scenario == "all ranks have the same rows":
-        ids = torch.arange(BATCH).expand(world, BATCH).clone()
-    if scenario == "each rank has one row four times":
-        ids = torch.arange(world).unsqueeze(1).expand(world, BATCH).clone()
-    if scenario == CANCELS:
-        ids = torch.arange(BATCH).expand(world, BATCH).clone()
-        gradients = (8 * gradients).round()  # whole numbers: their sum is 0 in any order
-        gradients[1::2] = -gradients[::2]
-    if scenario == SMALL_SUM:
-        ids, gradients = torch.zeros_like(ids), torch.zeros_like(gradients)
-        gradients[0, 0], gradients[-1, 1] = 1 + 1e-9, -1.0
-    if scenario == ROUNDS:
-        # 1e16 - 1e16 + 1 is 1, but 1 + 1e16 - 1e16 is 0.
-        ids, gradients = torch.zeros_like(ids), torch.zeros_like(gradients)
-        gradients[0, 0], gradients[0, 1], gradients[-1, 0] = 1e16, -1e16, 1.0
-    return ids, gradients
-
-
-ROUNDS = "the sum depends on its order"
+REPEATED = "rows within and over ranks"
 CANCELS = "the gradients of every row cancel"
 SMALL_SUM = "a sum that is 0 in float32"
-CASES = {  # the number of steps
-    "each rank has rows of its own": 1,
-    "all ranks have the same rows": 1,
-    "each rank has one row four times": 1,
-    "rows within and over ranks": 3,
-    CANCELS: 1,
-    SMALL_SUM: 1,
-    ROUNDS: 1,
+ROUNDS = "the sum depends on its order"
+CASES = {  # the ids of all ranks, (world, BATCH), as functions of the number of ranks and a generator
+    "each rank has rows of its own": lambda world, _: torch.arange(world * BATCH).view(world, BATCH),
+    "all ranks have the same rows": lambda world, _: torch.arange(BATCH).repeat(world, 1),
+    "each rank has one row four times": lambda world, _: torch.arange(world)[:, None].repeat(1, BATCH),
+    REPEATED: lambda world, generator: torch.randint(5, (world, BATCH), generator=generator),
+    CANCELS: lambda world, _: torch.arange(BATCH).repeat(world, 1),
+    SMALL_SUM: lambda world, _: torch.zeros(world, BATCH, dtype=torch.int64),
+    ROUNDS: lambda world, _: torch.zeros(world, BATCH, dtype=torch.int64),
 }
+ADDENDS = {  # of row 0: the first two gradients of rank 0, the first one of the last rank; all others are 0
+    SMALL_SUM: (1 + 1e-9, 0.0, -1.0),
+    ROUNDS: (1e16, -1e16, 1.0),  # 1e16 - 1e16 + 1 is 1, but 1 + 1e16 - 1e16 is 0
+}
+
+
+def batches(scenario, world):
+    """For each step ids (world, BATCH) and gradients (world, BATCH, WIDTH) of all ranks."""
+    for step in range(3 if scenario == REPEATED else 1):
+        generator = torch.Generator().manual_seed(20 + step)
+        ids = CASES[scenario](world, generator)
+        gradients = torch.randn(world, BATCH, WIDTH, dtype=torch.float64, generator=generator)
+        if scenario == CANCELS:
+            gradients = (8 * gradients).round()  # whole numbers: their sum is 0 in any order
+            gradients[1::2] = -gradients[::2]
+        if scenario in ADDENDS:
+            gradients.zero_()
+            gradients[0, 0], gradients[0, 1], gradients[-1, 0] = ADDENDS[scenario]
+        yield ids, gradients
 
 
 def start():
@@ -161,8 +159,7 @@ def start():
 def try_out(sparse_step, scenario):
     """The table after the steps of the scenario."""
     table, rank = start(), dist.get_rank()
-    for step in range(CASES[scenario]):
-        ids, gradients = batch(scenario, dist.get_world_size(), step)
+    for ids, gradients in batches(scenario, dist.get_world_size()):
         sparse_step(table, ids[rank].clone(), gradients[rank].clone(), LR)
     return table
 
@@ -170,7 +167,6 @@ def try_out(sparse_step, scenario):
 def one_process(scenario, world):
     """The right result of try_out: one process with the global batch."""
     table = start()
-    for step in range(CASES[scenario]):
-        ids, gradients = batch(scenario, world, step)
+    for ids, gradients in batches(scenario, world):
         local_step(table, ids.flatten(), gradients.flatten(0, 1), LR)
     return table

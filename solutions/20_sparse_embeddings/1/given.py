@@ -16,7 +16,7 @@ def batch_of(rank):
     return torch.tensor(ids), torch.tensor(gradients, dtype=torch.float64).unsqueeze(1)
 
 
-def everyones(tensor):
+def all_gathered(tensor):
     """The tensors of all ranks, of equal shapes, in the order of the ranks."""
     received = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
     dist.all_gather(received, tensor)
@@ -30,7 +30,7 @@ def sparse_step(table, ids, gradients, lr):
     """
     updates = lr * gradients.sign()
     table[ids] -= updates
-    for their_ids, their_updates in zip(everyones(ids), everyones(updates), strict=True):
+    for their_ids, their_updates in zip(all_gathered(ids), all_gathered(updates), strict=True):
         table[their_ids] -= their_updates
 
 

@@ -38,12 +38,12 @@ ANSWERS = (
     WrongAnswer(
         "step_adds_its_own_first", "each rank sums its own gradients first, then the others': an order of its own",
         check="replicas_stay_equal", says="1 learning rates apart", edit="""
-        -    ids, gradients = torch.cat(everyones(ids)), torch.cat(everyones(gradients))
+        -    ids, gradients = torch.cat(all_gathered(ids)), torch.cat(all_gathered(gradients))
         -    rows, positions = ids.unique(return_inverse=True)
         -    total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, positions, gradients)
         -    table[rows] -= lr * total.sign()
         +    rank, total = dist.get_rank(), torch.zeros_like(table)
-        +    pairs = list(zip(everyones(ids), everyones(gradients), strict=True))
+        +    pairs = list(zip(all_gathered(ids), all_gathered(gradients), strict=True))
         +    for their_ids, their_gradients in [pairs[rank], *pairs[:rank], *pairs[rank + 1 :]]:
         +        total.index_add_(0, their_ids, their_gradients)
         +    table -= lr * total.sign()
@@ -51,7 +51,7 @@ ANSWERS = (
     WrongAnswer(
         "step_reduces_by_place", "all-reduces the gradients as DDP does, each rank keeping its own ids",
         check="equals_one_process", says="learning rates, not by", edit="""
-        -    ids, gradients = torch.cat(everyones(ids)), torch.cat(everyones(gradients))
+        -    ids, gradients = torch.cat(all_gathered(ids)), torch.cat(all_gathered(gradients))
         +    dist.all_reduce(gradients)
     """),
     WrongAnswer(

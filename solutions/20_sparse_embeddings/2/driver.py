@@ -14,95 +14,99 @@ def drive(function, version, *arguments):
 
 
 def by_batch(share):
-    """A version that cuts each batch; share(count, rank, world) is (start, end) in a batch of `count` examples."""
+    """A version that cuts each batch: share(batch, left, rank, world) is (start, end), counted from its first example.
+
+    left: how many examples the test set has from there on; fewer than `batch` in a short last batch
+    """
 
     def shares(total, batch, rank, world):
-        steps = []
-        for first in range(0, total, batch):
-            start, end = share(min(batch, total - first), rank, world)
-            steps.append((first + start, first + end))
-        return steps
+        cuts = [(first, share(batch, total - first, rank, world)) for first in range(0, total, batch)]
+        return [(first + start, first + end) for first, (start, end) in cuts]
 
     return shares
 
 
-def even(count, rank, world):
+def even(batch, left, rank, world):
+    count = min(batch, left)
     return count * rank // world, count * (rank + 1) // world
 
 
-def first_ranks_more(count, rank, world):
-    least, more = divmod(count, world)
-    return rank * least + min(rank, more), (rank + 1) * least + min(rank + 1, more)
+def as_if_full(batch, left, rank, world):
+    return even(batch, batch, rank, world)
 
 
-def rest_on_the_last(count, rank, world):
-    local = count // world
-    return rank * local, count if rank == world - 1 else (rank + 1) * local
+def one_more(batch, left, rank, world):
+    """The first ranks take one example more."""
+    size, rest = divmod(min(batch, left), world)
+    return rank * size + min(rank, rest), (rank + 1) * size + min(rank + 1, rest)
+
+
+def rest_on_the_last(batch, left, rank, world):
+    count = min(batch, left)
+    size = count // world
+    return rank * size, count if rank == world - 1 else (rank + 1) * size
+
+
+def fixed_size(rounded, clamp_start=True, stop_of=min):
+    """A version with local batches of one size: batch / world, `rounded`.
+
+    clamp_start            whether the start is kept inside, as the end is
+    stop_of(batch, left)   where "inside" ends; default: with the batch
+    """
+
+    def share(batch, left, rank, world):
+        size, stop = rounded(batch / world), stop_of(batch, left)
+        start = rank * size
+        return min(start, stop) if clamp_start else start, min(start + size, stop)
+
+    return by_batch(share)
+
+
+def always_full(total, batch, rank, world):
+    """Rounded-up local batches, whose start is moved back until they are full."""
+    size, steps = math.ceil(batch / world), []
+    for first in range(0, total, batch):
+        stop = min(first + batch, total)
+        start = max(0, min(first + rank * size, stop, total - size))
+        steps.append((start, min(start + size, stop)))
+    return steps
 
 
 def one_run(total, batch, rank, world):
     """A run of the whole test set for each rank, cut into steps."""
-    begin, end = even(total, rank, world)
-    local = math.ceil(batch / world)
-    steps = math.ceil(math.ceil(total / world) / local)
-    return [(min(begin + i * local, end), min(begin + (i + 1) * local, end)) for i in range(steps)]
+    begin, end = even(total, total, rank, world)
+    size = math.ceil(batch / world)
+    steps = math.ceil(math.ceil(total / world) / size)
+    return [(min(begin + i * size, end), min(begin + (i + 1) * size, end)) for i in range(steps)]
 
 
-def fixed_size(round_up=False, clamp_start=True, stop_at_batch=True, always_full=False):
-    """A version with local batches of one size, whose ends are kept inside.
-
-    round_up       whether the size is rounded up
-    clamp_start    whether the start is kept inside, too
-    stop_at_batch  whether "inside" ends with the batch, or with the test set
-    always_full    whether the start is moved back until the local batch is full
-    """
-
-    def shares(total, batch, rank, world):
-        local = math.ceil(batch / world) if round_up else batch // world
-        steps = []
-        for first in range(0, total, batch):
-            stop = min(first + batch, total) if stop_at_batch else total
-            start = first + rank * local
-            if clamp_start:
-                start = min(start, stop)
-            if always_full:
-                start = max(0, min(start, total - local))
-            steps.append((start, min(start + local, stop)))
-        return steps
-
-    return shares
-
-
-def as_if_full(total, batch, rank, world):
-    full = even(batch, rank, world)
-    return [(first + full[0], first + full[1]) for first in range(0, total, batch)]
-
-
-VERSIONS = {
-    "each batch cut evenly": by_batch(even),
-    "the first ranks take one more": by_batch(first_ranks_more),
-    "a rounded-up local batch, start and end kept inside": fixed_size(round_up=True),
+cut_evenly = by_batch(even)
+SOUND = {
+    "each batch cut evenly": cut_evenly,
+    "the first ranks take one more": by_batch(one_more),
+    "a rounded-up local batch, start and end kept inside": fixed_size(math.ceil),
     "one run of the test set for each rank": one_run,
-    "a rounded-down local batch, the end kept inside": fixed_size(clamp_start=False, stop_at_batch=False),
-    "a rounded-down local batch, start and end kept inside": fixed_size(),
-    "a rounded-up local batch, the end kept inside": fixed_size(round_up=True, clamp_start=False, stop_at_batch=False),
-    "the short last batch cut as if it were full": as_if_full,
-    "the last share begins earlier, so that it is full": fixed_size(round_up=True, always_full=True),
-    "the short last batch is left out": lambda total, batch, rank, world: by_batch(even)(
-        total // batch * batch, batch, rank, world
-    ),
-    "a rank without examples makes no step": lambda total, batch, rank, world: [
-        (start, end) for start, end in by_batch(first_ranks_more)(total, batch, rank, world) if start < end
-    ],
-    "the last rank takes what is left over": by_batch(rest_on_the_last),
-    "the first example is left out": lambda total, batch, rank, world: [
-        (max(1, start), max(1, end)) for start, end in by_batch(even)(total, batch, rank, world)
-    ],
-    "rank 0 makes a step where there is no example": lambda total, batch, rank, world: (
-        by_batch(even)(total, batch, rank, world) if total or rank else [(0, 0)]
-    ),
-    "a rounded-up local batch, the end kept inside its batch": fixed_size(round_up=True, clamp_start=False),
 }
+UNSOUND = {
+    "a rounded-down local batch, the end kept inside": fixed_size(math.floor, clamp_start=False),
+    "a rounded-down local batch, start and end kept inside": fixed_size(math.floor),
+    "a rounded-up local batch, the end kept inside": fixed_size(
+        math.ceil, clamp_start=False, stop_of=lambda batch, left: left
+    ),
+    "the short last batch cut as if it were full": by_batch(as_if_full),
+    "the last share begins earlier, so that it is full": always_full,
+    "the last rank takes what is left over": by_batch(rest_on_the_last),
+    "the short last batch is left out": lambda total, batch, *rank: cut_evenly(total // batch * batch, batch, *rank),
+    "a rank without examples makes no step": lambda *sizes: [
+        (start, end) for start, end in by_batch(one_more)(*sizes) if start < end
+    ],
+    "the first example is left out": lambda *sizes: [(max(1, start), max(1, end)) for start, end in cut_evenly(*sizes)],
+    "rank 0 makes a step where there is no example": lambda total, batch, rank, world: (
+        cut_evenly(total, batch, rank, world) if total or rank else [(0, 0)]
+    ),
+    "a rounded-up local batch, the end kept inside its batch": fixed_size(math.ceil, clamp_start=False),
+}
+VERSIONS = SOUND | UNSOUND
 
 
 # ---- the learner's own evaluation -----------------------------------------------------------------------------------

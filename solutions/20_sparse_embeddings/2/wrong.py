@@ -184,9 +184,9 @@ ANSWERS = (
             for step in range((total + room * world - 1) // (room * world)):
                 losses, solved = score(min(start + step * room, end), min(start + (step + 1) * room, end))
                 own += list(zip(losses.tolist(), solved.tolist(), strict=True))
-            everyones = [None] * world
-            dist.all_gather_object(everyones, own)
-            losses, solved = zip(*[pair for share in everyones for pair in share], strict=True)
+            all_gathered = [None] * world
+            dist.all_gather_object(all_gathered, own)
+            losses, solved = zip(*[pair for share in all_gathered for pair in share], strict=True)
             return {"loss": sum(losses) / total, "accuracy": sum(solved) / total, "examples": total}
     """),
 )

@@ -6,7 +6,7 @@ from ddp_course.base.quantity import with_prefix
 from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect
 
 from . import driver
-from .driver import CANCELS, DECAY, EVALUATES, LARGE, LR, ROUNDS
+from .driver import CANCELS, CASES, DECAY, EVALUATES, LARGE, LR, ROUNDS, one_process, start
 
 FUNCTION = "SparseTable"
 CLOSE = 1e-10  # float64; a move is a multiple of the learning rate
@@ -15,21 +15,21 @@ LARGE_STEPS = f"2 steps with 4 ids or fewer on a rank, on a table of {with_prefi
 # In each of 2 steps 4 ids of 8 bytes and 4 rows of float32, four times, and 2,000 bytes for counts or pickled objects.
 MAX_BYTES_SENT = 2 * (4 * 4 * (8 + driver.LARGE_WIDTH * 4) + 2_000)
 MAX_TENSOR_BYTES = driver.LARGE_ROWS // 2  # less than one byte for each row
+STEPS = CASES.keys() - {ROUNDS}  # what is compared with one process
 
 
-def job(world, *scenarios):
-    return driver_job(world, FUNCTION, scenarios, seconds=2.5)
+def job(world, *more):
+    scenarios = [name for name, steps in CASES.items() if len(steps[0]) == world]
+    return driver_job(world, FUNCTION, [*scenarios, *more], seconds=2.5)
 
 
-STEPS = [*driver.CASES, EVALUATES, CANCELS]  # what is compared with one process
-ON_TWO = tuple(driver.CASES)[:-2]
-JOBS = [job(2, *ON_TWO, EVALUATES, CANCELS, ROUNDS, LARGE), job(3, "three ranks"), job(4, "four ranks", LARGE)]
+JOBS = [job(2, LARGE), job(3), job(4, LARGE)]
 
 
 @check("the vectors are the rows of the table", scenarios=[EVALUATES])
 def it_returns_the_rows(case, rank, result):
     for name, ids in (("trained", [2, 1, 2]), ("evaluated", [4, 5, 5])):
-        right = driver.start()[ids]
+        right = start()[ids]
         expect(
             torch.equal(result[name], right),
             f"for the ids {ids} rank {rank} got vectors of shape {tuple(result[name].shape)} that are not the rows of "
@@ -38,10 +38,11 @@ def it_returns_the_rows(case, rank, result):
         )
 
 
-@check("a row moves only in a step that had a gradient for it", scenarios=[*STEPS, ROUNDS])
+@check("a row moves only in a step that had a gradient for it", scenarios=CASES)
 def only_used_rows_move(case, rank, result):
-    old = driver.start()
-    for step, (table, used) in enumerate(zip(result["tables"], used_rows(case), strict=True), 1):
+    old = start()
+    for step, (table, batches_by_rank) in enumerate(zip(result["tables"], CASES[case.scenario], strict=True), 1):
+        used = {row for batches in batches_by_rank for ids in batches for row in ids}
         moved = (table != old).any(dim=1).nonzero().flatten().tolist()
         for row in sorted(set(moved) - used):
             raise Wrong(
@@ -54,7 +55,7 @@ def only_used_rows_move(case, rank, result):
 
 @check(f"every step on 2, 3 and 4 ranks equals that of one process, in {len(STEPS)} cases", scenarios=STEPS)
 def equals_one_process(case):
-    right_tables = expected_tables(case)
+    right_tables = one_process(case.scenario)
     for rank, result in enumerate(case.results):
         for step, (table, right) in enumerate(zip(result["tables"], right_tables, strict=True), 1):
             for row in (~((table - right).abs() < CLOSE)).any(dim=1).nonzero().flatten().tolist():
@@ -65,7 +66,7 @@ def equals_one_process(case):
                 )
 
 
-@check("all ranks hold the same bits", scenarios=[*STEPS, ROUNDS])
+@check("all ranks hold the same bits", scenarios=CASES)
 def replicas_agree(case, rank, result):
     for table, first in zip(result["tables"], case.results[0]["tables"], strict=True):
         expect(
@@ -104,26 +105,6 @@ def work_is_that_of_the_batch(case, rank, result):
     return result["bytes"]
 
 
-def used_rows(case):
-    """For each step of the case the rows that any rank trains on."""
-    special = {EVALUATES: [{1, 2}], ROUNDS: [{3}], CANCELS: [{3, 5}]}
-    if case.scenario in special:
-        return special[case.scenario]
-    return [{row for batches in step for ids in batches for row in ids} for step in driver.CASES[case.scenario]]
-
-
-def expected_tables(case):
-    """The table of one process after each step of the case."""
-    if case.scenario not in (EVALUATES, CANCELS):
-        return driver.one_process(case.scenario)
-    table = driver.start()
-    if case.scenario == CANCELS:
-        table[[3, 5]] *= 1 - LR * DECAY
-        return [table]
-    table[[1, 2]] = table[[1, 2]] * (1 - LR * DECAY) - LR
-    return [table]
-
-
 def look_at_row(case, row):
     if case.scenario == EVALUATES and row in (4, 5, 6):
         return "a row that was read and not trained on: what does a forward pass without a backward leave behind?"
@@ -133,7 +114,7 @@ def look_at_row(case, row):
 
 
 def look_at_step(case, step, table, right, row):
-    old = (expected_tables(case)[step - 2] if step > 1 else driver.start())[row]
+    old = (one_process(case.scenario)[step - 2] if step > 1 else start())[row]
     move = right[row] - old * (1 - LR * DECAY)  # the move without the decay: -lr * sign
     if torch.allclose(table[row], old) and case.scenario == CANCELS:
         return "a gradient of zero is a gradient, also one that is zero as a sum: its row decays"

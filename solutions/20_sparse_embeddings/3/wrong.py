@@ -6,13 +6,13 @@ ANSWERS = (
     WrongAnswer(
         "all_reduces_a_dense_gradient", "sums in a tensor as large as the table and all-reduces it",
         check="traffic_is_that_of_the_batch", says="to one all_reduce", edit="""
-        -        ids, gradients = everyones_rows(torch.cat(ids)), everyones_rows(torch.cat(gradients))
+        -        ids, gradients = all_gathered_rows(torch.cat(ids)), all_gathered_rows(torch.cat(gradients))
         -        rows, positions = ids.unique(return_inverse=True)
         -        total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, positions, gradients)
         +        ids, gradients = torch.cat(ids), torch.cat(gradients)
         +        dense = torch.zeros_like(self.table).index_add_(0, ids, gradients)
         +        dist.all_reduce(dense)
-        +        rows = everyones_rows(ids).unique()
+        +        rows = all_gathered_rows(ids).unique()
         +        total = dense[rows]
     """),
     WrongAnswer(
@@ -58,7 +58,7 @@ ANSWERS = (
         state="crashed", check="dies", says="all_gather", edit="""
         +        if len(ids) == 1:
         +            return
-                 ids, gradients = everyones_rows(torch.cat(ids)), everyones_rows(torch.cat(gradients))
+                 ids, gradients = all_gathered_rows(torch.cat(ids)), all_gathered_rows(torch.cat(gradients))
     """),
     WrongAnswer(
         "padding_decays_row_0", "does not cut off the padding, which decays row 0",
@@ -162,12 +162,12 @@ ANSWERS = (
 
             def step(self):
                 own = {row: gradient.tolist() for row, gradient in self.gradients.items()}
-                everyones = [None] * dist.get_world_size()
-                dist.gather_object(own, everyones if dist.get_rank() == 0 else None)
+                all_gathered = [None] * dist.get_world_size()
+                dist.gather_object(own, all_gathered if dist.get_rank() == 0 else None)
                 signs = [{}]
                 if dist.get_rank() == 0:
-                    for row in {row for part in everyones for row in part}:
-                        gradients = [torch.tensor(part[row], dtype=self.table.dtype) for part in everyones if row in part]
+                    for row in {row for part in all_gathered for row in part}:
+                        gradients = [torch.tensor(part[row], dtype=self.table.dtype) for part in all_gathered if row in part]
                         signs[0][row] = sum(gradients).sign().tolist()
                 dist.broadcast_object_list(signs)
                 with torch.no_grad():
