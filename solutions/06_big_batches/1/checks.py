@@ -68,7 +68,7 @@ def the_global_batch_is_learned(case):
 
 
 @check("and its gradients travel once a step", TRAIN, begin="{ranks}: ")
-def gradients_are_sent_once_per_update(case, rank, result):
+def gradients_are_sent_once_per_step(case, rank, result):
     _, steps, accumulate, _ = case.args[0]
     operations = case.operations[rank]
     sent = sum(

@@ -9,8 +9,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_course.grader.harness.counted import counted
-
-LEARNING_RATE = 0.1
+from ddp_course.grader.harness.two_layers import TwoLayers, optimizer_for, weights
 
 
 def drive(function, what, *arguments):
@@ -72,24 +71,23 @@ def by_hand(change_at_end=None):
                 optimizer.step()
                 optimizer.zero_grad()
         if change_at_end:
-            weights = nn.utils.parameters_to_vector(module.parameters()).detach()
-            nn.utils.vector_to_parameters(change_at_end(weights), module.parameters())
+            nn.utils.vector_to_parameters(change_at_end(weights(module)), module.parameters())
 
     return train
 
 
-def shift_on_last_rank(weights):
-    weights[-1] += 1e-6 * (dist.get_rank() == dist.get_world_size() - 1)
-    return weights
+def shift_on_last_rank(vector):
+    vector[-1] += 1e-6 * (dist.get_rank() == dist.get_world_size() - 1)
+    return vector
 
 
-def exchange_on_rank_1(weights):
-    """Neither the sum of the weights nor the first and the last rank show it."""
+def exchange_on_rank_1(vector):
+    """The sum does not change, and the first and the last rank stay equal."""
     if dist.get_rank() != 1:
-        return weights
-    if weights[0] == weights[-1]:
-        return weights + 1  # to exchange these would change nothing
-    return torch.cat([weights[-1:], weights[1:-1], weights[:1]])
+        return vector
+    if vector[0] == vector[-1]:
+        return vector + 1  # to exchange equal numbers would change nothing
+    return torch.cat([vector[-1:], vector[1:-1], vector[:1]])
 
 
 VERSIONS = {
@@ -109,20 +107,6 @@ VERSIONS = {
 # ---- the learner's own loop ----------------------------------------------------------------------------------------
 
 
-class Model(nn.Module):
-    """Two layers; the loss is the mean squared error. The same on every rank."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(3, 4).double(), nn.Linear(4, 1).double()
-        with torch.no_grad():
-            for parameter in self.parameters():
-                parameter.copy_(torch.linspace(-0.6, 0.7, parameter.numel()).view_as(parameter))
-
-    def forward(self, inputs, targets):
-        return (self.second(self.first(inputs).tanh()).squeeze(-1) - targets).square().mean()
-
-
 def data(rank, count):
     """`count` micro-batches of a rank: pairs (inputs, targets)."""
     numbers = torch.randn(count, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(50 + rank))
@@ -130,21 +114,20 @@ def data(rank, count):
 
 
 def try_out(train, steps, accumulate, optimizer):
-    """The weights after so many steps, as one flat tensor. `optimizer`: "SGD" or "AdamW"."""
-    module = Model()
-    optimizer = getattr(torch.optim, optimizer)(module.parameters(), lr=LEARNING_RATE)
-    train(module, optimizer, data(dist.get_rank(), steps * accumulate), accumulate)
-    return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
+    """The weights after so many steps. `optimizer`: "SGD" or "AdamW"."""
+    module = TwoLayers()
+    train(module, optimizer_for(module, optimizer), data(dist.get_rank(), steps * accumulate), accumulate)
+    return weights(module)
 
 
 def one_process(world, steps, accumulate, optimizer):
-    """The right result of try_out: one process that takes each global batch whole."""
-    module = Model()
-    optimizer = getattr(torch.optim, optimizer)(module.parameters(), lr=LEARNING_RATE)
+    """The right result of try_out: one process that computes each global batch in one forward pass."""
+    module = TwoLayers()
+    optimizer = optimizer_for(module, optimizer)
     shares = [data(rank, steps * accumulate) for rank in range(world)]
     for first in range(0, steps * accumulate, accumulate):
         pairs = [pair for share in shares for pair in share[first : first + accumulate]]
         optimizer.zero_grad()
         module(*(torch.cat(part) for part in zip(*pairs, strict=True))).backward()
         optimizer.step()
-    return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
+    return weights(module)

@@ -21,7 +21,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "backward_only", "no_sync around the backward alone: every micro-batch communicates",
-        check="gradients_are_sent_once_per_update", says="started 4 all-reduce(s)",
+        check="gradients_are_sent_once_per_step", says="started 4 all-reduce(s)",
         look="which micro-batches communicate", edit="""
         +        loss = model(inputs, targets) / accumulate
                  with contextlib.nullcontext() if last else model.no_sync():
@@ -65,7 +65,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "gathers_again", "averages in the last micro-batch only, and then gathers the gradients of all ranks as well",
-        check="gradients_are_sent_once_per_update", says="started 1 all-reduce(s) and handed over 344 bytes",
+        check="gradients_are_sent_once_per_step", says="started 1 all-reduce(s) and handed over 344 bytes",
         look="Once is enough", edit="""
                  if last:
         +            for parameter in module.parameters():

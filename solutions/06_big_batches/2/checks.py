@@ -70,7 +70,7 @@ def every_micro_batch_counts_once(case):
 
 
 @check("and its gradients travel once a step", TRAIN, begin="")
-def gradients_are_sent_once_per_update(case, rank, result):
+def gradients_are_sent_once_per_step(case, rank, result):
     _, counts, accumulate, _ = case.args[0]
     steps, size = sum(math.ceil(count / accumulate) for count in counts), result.numel() * 8
     sent = sum(operation.bytes for operation in case.operations[rank] if operation.op != "broadcast")

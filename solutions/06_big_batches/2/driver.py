@@ -5,12 +5,10 @@ import gc
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_course.grader.harness.counted import counted
-
-LEARNING_RATE = 0.1
+from ddp_course.grader.harness.two_layers import TwoLayers, optimizer_for, weights
 
 
 def drive(function, what, *arguments):
@@ -92,18 +90,11 @@ VERSIONS = {
 # ---- the learner's own loop ----------------------------------------------------------------------------------------
 
 
-class Model(nn.Module):
-    """Two layers; returns the mean squared error on a micro-batch (rows, 4) whose last column is the target."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(3, 4).double(), nn.Linear(4, 1).double()
-        with torch.no_grad():
-            for parameter in self.parameters():
-                parameter.copy_(torch.linspace(-0.6, 0.7, parameter.numel()).view_as(parameter))
+class Model(TwoLayers):
+    """The same for a micro-batch (rows, 4) whose last column is the target."""
 
     def forward(self, rows):
-        return (self.second(self.first(rows[:, :3]).tanh()).squeeze(-1) - rows[:, 3]).square().mean()
+        return super().forward(rows[:, :3], rows[:, 3])
 
 
 def data(rank, counts):
@@ -112,22 +103,17 @@ def data(rank, counts):
     return [list(torch.randn(count, 5, 4, dtype=torch.float64, generator=generator)) for count in counts]
 
 
-def weights(module):
-    return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
-
-
 def try_out(train, counts, accumulate, optimizer):
-    """The weights after epochs of `counts` micro-batches, as one flat tensor. `optimizer`: "SGD" or "AdamW"."""
+    """The weights after epochs of `counts` micro-batches. `optimizer`: "SGD" or "AdamW"."""
     module = Model()
-    optimizer = getattr(torch.optim, optimizer)(module.parameters(), lr=LEARNING_RATE)
-    train(module, optimizer, data(dist.get_rank(), counts), accumulate)
+    train(module, optimizer_for(module, optimizer), data(dist.get_rank(), counts), accumulate)
     return weights(module)
 
 
 def one_process(world, counts, accumulate, optimizer, loop=None):
-    """The right result of try_out: one process that takes the micro-batches of all ranks, in the steps of `loop`."""
+    """The right result of try_out: one process that has the micro-batches of all ranks, in the steps of `loop`."""
     loop, module = loop or Loop("short", "actual"), Model()
-    optimizer = getattr(torch.optim, optimizer)(module.parameters(), lr=LEARNING_RATE)
+    optimizer = optimizer_for(module, optimizer)
     epochs = [
         [torch.cat(batches) for batches in zip(*epoch, strict=True)]
         for epoch in zip(*(data(rank, counts) for rank in range(world)), strict=True)

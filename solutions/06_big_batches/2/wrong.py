@@ -11,7 +11,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "every_micro_batch_talks", "uses the leftovers correctly, but every micro-batch communicates",
-        check="gradients_are_sent_once_per_update", says="handed over 2,528 bytes in 9 steps", edit="""
+        check="gradients_are_sent_once_per_step", says="handed over 2,528 bytes in 9 steps", edit="""
         -            for number, inputs in enumerate(group, start=1):
         -                with contextlib.nullcontext() if number == len(group) else model.no_sync():
         -                    (model(inputs) / len(group)).backward()
