@@ -1,4 +1,4 @@
-"""The loss a token, and its gradient, of one step: several micro-batches of padded lines on every rank."""
+"""The loss per token, and its gradient, in one step: several micro-batches of padded lines on every rank."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ def make_model():
 
 
 def micro_batches_of(rank, lengths):
-    """One micro-batch a list in `lengths`, with a line of each length in it: pairs (inputs, targets)."""
+    """A micro-batch (inputs, targets) for each list in `lengths`, with a line of each of its lengths."""
     torch.manual_seed(int(np.random.SeedSequence([1, rank]).generate_state(1)[0]))
     batches = []
     for lines in lengths:
@@ -33,17 +33,17 @@ def micro_batches_of(rank, lengths):
 
 
 def loss_and_gradients(module, micro_batches):
-    """(the joint loss, [its gradient for each parameter of `module`]), the same on every rank."""
+    """(the loss of the global batch, [its gradient for each parameter of `module`]), the same on every rank."""
     model = DistributedDataParallel(module)
-    joint_loss = torch.zeros((), dtype=torch.float64)
+    global_loss = torch.zeros((), dtype=torch.float64)
     for number, (inputs, targets) in enumerate(micro_batches, start=1):
         with contextlib.nullcontext() if number == len(micro_batches) else model.no_sync():
             loss = F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
             loss = loss / len(micro_batches)
             loss.backward()
-        joint_loss += loss.detach()
-    dist.all_reduce(joint_loss)
-    return joint_loss.item() / dist.get_world_size(), [parameter.grad for parameter in module.parameters()]
+        global_loss += loss.detach()
+    dist.all_reduce(global_loss)
+    return global_loss.item() / dist.get_world_size(), [parameter.grad for parameter in module.parameters()]
 
 
 def main():

@@ -40,8 +40,8 @@ ANSWERS = (
         check="the_loss_is_exact", says="ragged lengths", on="world_size_forgotten", edit="""
         -    dist.all_reduce(count)
         @@
-        -    return joint_loss.item(), [parameter.grad for parameter in module.parameters()]
-        +    return joint_loss.item() / dist.get_world_size(), [parameter.grad for parameter in module.parameters()]
+        -    return global_loss.item(), [parameter.grad for parameter in module.parameters()]
+        +    return global_loss.item() / dist.get_world_size(), [parameter.grad for parameter in module.parameters()]
     """),
     WrongAnswer(
         "world_size_forgotten", "forgets that DDP divides by the number of ranks",
