@@ -2,9 +2,9 @@
 
 import hashlib
 import sys
-import threading
 import time
 from contextlib import nullcontext
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -17,9 +17,10 @@ LAYER_BYTES = WIDTH * WIDTH * 4  # of the gradient of one of its layers
 BUCKET = 2.5 * LAYER_BYTES  # bytes of a bucket for the wide model: room for two layers
 STEPS = (1, 3, 2, 1)  # micro-batches of each step of the small model
 LARGE = 2**22  # elements of Unequal.large: 16 MiB
-GONE_ON = "rank 0 has gone on"  # a key of the store
-LONGEST_WAIT = 2.0  # seconds that rank 1 waits until rank 0 has gone on
+CONTINUED = "rank 0 has continued"  # a key of the store
+LONGEST_WAIT = timedelta(seconds=2)  # that rank 1 waits until rank 0 has continued
 PAUSE = 0.01  # seconds that backward pauses at each layer, so that a thread of the answer can run
+END = -1  # in an order of layers and collectives: backward has ended
 SAMPLES = 4  # in a micro-batch of one rank
 
 
@@ -44,7 +45,7 @@ def drive(build, function, *arguments):
 
 
 class Events(list):
-    """The events of a rank, in order: its collectives, as record.py notes them, and {"layer": number} from backward."""
+    """The events of a rank, in order: its collectives, as record.py notes them, and the numbers of layers."""
 
     def __init__(self):
         super().__init__()
@@ -54,6 +55,17 @@ class Events(list):
     def recorded(self):
         """A context in which this thread's collectives become events."""
         return Recorder(self.append, self.answer)
+
+    def collectives(self):
+        return [event for event in self if isinstance(event, dict)]
+
+    def messages(self):
+        """[operation, bytes, line of the answer] of each collective."""
+        return [[message["op"], message["bytes"], message["line"]] for message in self.collectives()]
+
+    def order(self):
+        """The names of the collectives and the numbers of the layers."""
+        return [event["op"] if isinstance(event, dict) else event for event in self]
 
 
 # ---- does it train as one process would? --------------------------------------------------------------------------
@@ -103,11 +115,11 @@ def train(build, bucket=350):
             events.clear()
             with events.recorded(), nullcontext() if last else wrapped.no_sync():
                 (_loss(wrapped, batch[rank]) / micro_batches).backward()
-            result["in_no_sync"] += 0 if last else len(_collectives(events))
+            result["in_no_sync"] += 0 if last else len(events.collectives())
             (_loss(one_process, batch.flatten(0, 1)) / micro_batches).backward()
         with events.recorded():
             wrapped.finish_gradient_synchronization()
-        result["messages"] = _messages(events)
+        result["messages"] = events.messages()
         gradients = _gradient_gaps(wrapped.module, one_process)
         for model in (wrapped.module, one_process):
             _step(model)
@@ -194,61 +206,71 @@ def budget(build):
                 wrapped(_inputs(dist.get_rank())).backward()
         with events.recorded():
             wrapped.finish_gradient_synchronization()
-    return {"sent": _messages(events)}
+    return {"messages": events.messages(), "bucket": BUCKET}
 
 
 def overlap(build):
     """Three steps. Returns the order of layers and collectives in the last two, and errors of the last's gradients.
 
     Before the second there is a micro-batch under no_sync. In the third, rank 1 stops before its first gradient until
-    rank 0 has gone on with backward after its first collective. If rank 0 waits for that collective in backward, it
-    never gets that far, and rank 1 gives up.
+    rank 0 has continued with backward after its first collective. If rank 0 waits for that collective in backward, it
+    does not continue, and rank 1 gives up.
     """
     rank, world, events = dist.get_rank(), dist.get_world_size(), Events()
     store = dist.distributed_c10d._get_default_store()
     model = Wide()
     wrapped = build(model, BUCKET / 2**20)
-    gave_up, orders = threading.Event(), []
-
-    def report_going_on():
-        store.set(GONE_ON, "")
+    gave_up = False
 
     def mark(layer):
-        events.append({"layer": layer})
+        events.append(layer)
         time.sleep(PAUSE)
 
     def mark_and_delay_rank_1(layer):
-        if rank == 0 and _collectives(events):
-            report_going_on()
-        if rank == 1 and layer == LAYERS - 1 and not _wait_until_gone_on(store):
-            gave_up.set()
+        nonlocal gave_up
+        if rank == 0 and events.collectives():
+            store.set(CONTINUED, "")
+        if rank == 1 and layer == LAYERS - 1:
+            gave_up = not _has_continued(store)
         mark(layer)
 
-    do_nothing = model.reached
-    for reached in (do_nothing, mark, mark_and_delay_rank_1):
-        model.reached = do_nothing
-        model.zero_grad()
-        if reached is mark:
-            with wrapped.no_sync():
-                wrapped(_inputs(rank)).backward()
+    def step(reached):
+        """The order of layers and collectives in a step."""
         model.reached = reached
         events.clear()
         with events.recorded():
             wrapped(_inputs(rank)).backward()
             if rank == 0 and reached is mark_and_delay_rank_1:
-                report_going_on()
-            events.append({"layer": -1})
+                store.set(CONTINUED, "")
+            events.append(END)
             wrapped.finish_gradient_synchronization()
-        orders.append([event["op"] if "op" in event else event["layer"] for event in events])
+        return events.order()
+
+    step(reached=model.reached)
+    model.zero_grad()
+    with wrapped.no_sync():
+        wrapped(_inputs(rank)).backward()
+    orders = [step(mark)]
+    model.zero_grad()
+    orders.append(step(mark_and_delay_rank_1))
     # Clones: an operation that the answer does not wait for may still change the gradients.
-    gradients = {name: parameter.grad.clone() for name, parameter in wrapped.module.named_parameters()}
+    gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
     one_process = Wide()
     for peer in range(world):
         (one_process(_inputs(peer)) / world).backward()
     right = {name: parameter.grad for name, parameter in one_process.named_parameters()}
     gap = max(((gradients[name] - right[name]).norm() / right[name].norm()).item() for name in right)
     off = {f"while rank 1 is late, the gradients on rank {rank} are": gap}
-    return {"orders": orders[1:], "gave_up": gave_up.is_set(), "off": off}
+    return {"orders": orders, "gave_up": gave_up, "off": off}
+
+
+def _has_continued(store):
+    """Whether rank 0 has continued within LONGEST_WAIT."""
+    try:
+        store.wait([CONTINUED], LONGEST_WAIT)
+    except dist.DistStoreError:
+        return False
+    return True
 
 
 class Unequal(nn.Module):
@@ -282,22 +304,3 @@ def large_and_small(build):
 
 def _inputs(rank):
     return torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(100 + rank))
-
-
-def _wait_until_gone_on(store):
-    """Whether rank 0 has gone on within LONGEST_WAIT."""
-    deadline = time.monotonic() + LONGEST_WAIT
-    while not store.check([GONE_ON]):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.005)
-    return True
-
-
-def _collectives(events):
-    return [event for event in events if "op" in event]
-
-
-def _messages(events):
-    """[operation, bytes, line of the answer] of each collective."""
-    return [[message["op"], message["bytes"], message["line"]] for message in _collectives(events)]
