@@ -44,8 +44,8 @@ def main():
     rank, world = dist.get_rank(), dist.get_world_size()
     losses = train(make_model(), *batch(rank), synchronize_gradients)
     dist.all_reduce(losses)
-    joint_batch = [torch.cat(parts) for parts in zip(*map(batch, range(world)), strict=True)]
-    reference = train(make_model(), *joint_batch)
+    global_batch = [torch.cat(parts) for parts in zip(*map(batch, range(world)), strict=True)]
+    reference = train(make_model(), *global_batch)
     gap = (losses / world - reference).abs().max().item()
     if rank == 0:
         print(f"last loss {losses[-1] / world:.4f} on {world} ranks, {reference[-1]:.4f} on one process")

@@ -28,9 +28,9 @@ ANSWERS = (
         "looks_whether_ranks_agree", "takes equal gradients on all ranks for right ones",
         check="what_is_broken_is_seen",
         says="(the sum): gradients_are_right returned True, but that version is wrong", edit="""
-        -    joint_batch = [torch.cat(parts) for parts in zip(*map(batch, range(world)), strict=True)]
+        -    global_batch = [torch.cat(parts) for parts in zip(*map(batch, range(world)), strict=True)]
         -    model, reference = make_model(), make_model()
-        -    for network, (inputs, targets) in ((model, batch(rank)), (reference, joint_batch)):
+        -    for network, (inputs, targets) in ((model, batch(rank)), (reference, global_batch)):
         -        nn.functional.mse_loss(network(inputs), targets).backward()
         +    model = make_model()
         +    inputs, targets = batch(rank)
@@ -38,7 +38,7 @@ ANSWERS = (
              synchronize(model)
         -    pairs = zip(model.parameters(), reference.parameters(), strict=True)
         -    gap = torch.stack([(own.grad - right.grad).abs().max() for own, right in pairs]).max()
-        -    dist.all_reduce(gap, dist.ReduceOp.MAX)  # one rank that is off is enough
+        -    dist.all_reduce(gap, dist.ReduceOp.MAX)  # one wrong rank is enough
         +    flat = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
         +    everyones = [torch.empty_like(flat) for _ in range(world)]
         +    dist.all_gather(everyones, flat)
@@ -48,17 +48,17 @@ ANSWERS = (
         "nan_passes", "counts elements that are further off than the limit, which NaN never is",
         check="what_is_broken_is_seen", says="(NaN in every element): gradients_are_right returned True", edit="""
         -    gap = torch.stack([(own.grad - right.grad).abs().max() for own, right in pairs]).max()
-        -    dist.all_reduce(gap, dist.ReduceOp.MAX)  # one rank that is off is enough
+        -    dist.all_reduce(gap, dist.ReduceOp.MAX)  # one wrong rank is enough
         -    return gap.item() < 1e-9
         +    off = torch.tensor(sum(int(((own.grad - right.grad).abs() > 1e-9).sum()) for own, right in pairs))
-        +    dist.all_reduce(off)  # one rank that is off is enough
+        +    dist.all_reduce(off)  # one wrong rank is enough
         +    return off.item() == 0
     """),
     WrongAnswer(
         "own_verdict", "every rank reports its own gap",
         check="all_ranks_say_the_same",
         says="gradients_are_right returned False on rank 1 and True on rank 0", edit="""
-        -    dist.all_reduce(gap, dist.ReduceOp.MAX)  # one rank that is off is enough
+        -    dist.all_reduce(gap, dist.ReduceOp.MAX)  # one wrong rank is enough
     """),
     WrongAnswer(
         "returns_the_gap", "returns the gap, not a verdict",

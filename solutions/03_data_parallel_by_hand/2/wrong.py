@@ -8,7 +8,7 @@ ANSWERS = (
         check="no_two_parameters_are_mixed", says="after synchronize_gradients the gradient of", edit="""
         -    has_gradient = owners(model)
         -    for name, parameter in model.named_parameters():
-        -        if any(has_gradient[name]):  # every rank comes to the same decision: it asks what all have, not what it has
+        -        if any(has_gradient[name]):  # decided by the flags of all ranks, so the same on every rank
         -            if parameter.grad is None:
         -                parameter.grad = torch.zeros_like(parameter)
         -            dist.all_reduce(parameter.grad)
@@ -75,7 +75,7 @@ ANSWERS = (
         check="does not end", says="(rank 1 has no gradient of prose): no end", edit="""
         -    has_gradient = owners(model)
         -    for name, parameter in model.named_parameters():
-        -        if any(has_gradient[name]):  # every rank comes to the same decision: it asks what all have, not what it has
+        -        if any(has_gradient[name]):  # decided by the flags of all ranks, so the same on every rank
         -            if parameter.grad is None:
         -                parameter.grad = torch.zeros_like(parameter)
         +    for parameter in model.parameters():
@@ -84,7 +84,7 @@ ANSWERS = (
     WrongAnswer(
         "zeros_for_frozen_ones", "forgets that frozen parameters have no gradient either",
         check="what_nobody_used_stays_none", says="no rank had a gradient of frozen.weight", edit="""
-        -        if any(has_gradient[name]):  # every rank comes to the same decision: it asks what all have, not what it has
+        -        if any(has_gradient[name]):  # decided by the flags of all ranks, so the same on every rank
         +        if any(has_gradient[name]) or not parameter.requires_grad:
     """),
     RightAnswer(
@@ -92,7 +92,7 @@ ANSWERS = (
         edit="""
         -    has_gradient = owners(model)
         -    for name, parameter in model.named_parameters():
-        -        if any(has_gradient[name]):  # every rank comes to the same decision: it asks what all have, not what it has
+        -        if any(has_gradient[name]):  # decided by the flags of all ranks, so the same on every rank
         -            if parameter.grad is None:
         -                parameter.grad = torch.zeros_like(parameter)
         -            dist.all_reduce(parameter.grad)

@@ -8,37 +8,37 @@ ANSWERS = (
         check="sends_during_backward", says="started its first message after backward had ended",
         edit='''
         -        self.module = module
-        +        self.module, self.talks = module, True
+        +        self.module, self.require_sync = module, True
         @@
-        -        self.talks = True
+        -        self.require_sync = True
         @@
         -            parameter.register_post_accumulate_grad_hook(self.gradient_is_ready)
         -        self.bucket_of = {p: number for number, bucket in enumerate(self.buckets) for p in bucket}
-        -        self.get_ready()
+        -        self.reset()
         @@
-        -        for handle, flat, bucket in self.under_way:
-        +        under_way = []
+        -        for handle, flat, bucket in self.in_flight:
+        +        in_flight = []
         +        for bucket in self.buckets:
         +            flat = torch.cat([p.grad.flatten() for p in bucket])
-        +            under_way.append((dist.all_reduce(flat, async_op=True), flat, bucket))
-        +        for handle, flat, bucket in under_way:
+        +            in_flight.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+        +        for handle, flat, bucket in in_flight:
         @@
-        -        self.get_ready()
+        -        self.reset()
         -
-        -    def get_ready(self):
+        -    def reset(self):
         -        self.missing = [len(bucket) for bucket in self.buckets]
-        -        self.under_way = []
+        -        self.in_flight = []
         -
         -    def gradient_is_ready(self, parameter):
         -        """Called by autograd, in the middle of backward, when parameter.grad is complete."""
-        -        if not self.talks:
+        -        if not self.require_sync:
         -            return
         -        number = self.bucket_of[parameter]
         -        self.missing[number] -= 1
         -        if self.missing[number] == 0:
         -            bucket = self.buckets[number]
         -            flat = torch.cat([p.grad.flatten() for p in bucket])
-        -            self.under_way.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+        -            self.in_flight.append((dist.all_reduce(flat, async_op=True), flat, bucket))
     '''),
     WrongAnswer(
         "always_talks", "no_sync does nothing: right gradients, three times the messages",
@@ -47,27 +47,27 @@ ANSWERS = (
         +from contextlib import nullcontext
         @@
         -        self.module = module
-        +        self.module, self.talks = module, True
+        +        self.module, self.require_sync = module, True
                  for tensor in [*module.parameters(), *module.buffers()]:
                      dist.broadcast(tensor.detach(), src=0)
-        -        self.talks = True
+        -        self.require_sync = True
         @@
         -    @contextmanager
              def no_sync(self):
                  """Backward passes inside add to .grad and send nothing."""
-        -        self.talks = False
+        -        self.require_sync = False
         -        try:
         -            yield
         -        finally:
-        -            self.talks = True
+        -            self.require_sync = True
         +        return nullcontext()
         @@
-        -        if not self.talks:
+        -        if not self.require_sync:
         -            return
         @@
                      bucket = self.buckets[number]
-        +            for message in [message for message in self.under_way if message[2] is bucket]:  # of the micro-batch before
-        +                self.under_way.remove(message)
+        +            for message in [message for message in self.in_flight if message[2] is bucket]:  # of the micro-batch before
+        +                self.in_flight.remove(message)
         +            self.missing[number] = len(bucket)
     '''),
     WrongAnswer(
@@ -76,11 +76,11 @@ ANSWERS = (
         -        self.buckets, size = [], float("inf")
         +        self.buckets, size = [[]], 0
         @@
-        -        self.under_way = []
-        +        self.under_way = [None] * len(self.buckets)
+        -        self.in_flight = []
+        +        self.in_flight = [None] * len(self.buckets)
         @@
-        -            self.under_way.append((dist.all_reduce(flat, async_op=True), flat, bucket))
-        +            self.under_way[number] = (dist.all_reduce(flat, async_op=True), flat, bucket)
+        -            self.in_flight.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+        +            self.in_flight[number] = (dist.all_reduce(flat, async_op=True), flat, bucket)
     """),
     WrongAnswer(
         "floats_only", "broadcasts floating-point tensors only",
@@ -94,39 +94,39 @@ ANSWERS = (
         check="replicas_agree", says="are not bit for bit rank 0's",
         edit="""
         -        self.module = module
-        +        self.module, self.talks = module, True
+        +        self.module, self.require_sync = module, True
         @@
-        -        self.talks = True
+        -        self.require_sync = True
         @@
-        -        for handle, flat, bucket in self.under_way:
-        +        for handle, parts, bucket in self.under_way:
+        -        for handle, flat, bucket in self.in_flight:
+        +        for handle, parts, bucket in self.in_flight:
         @@
         -            flat /= dist.get_world_size()
         +            rank, world = dist.get_rank(), dist.get_world_size()
         +            flat = sum(parts[(rank + k) % world] for k in range(world)) / world
         @@
-        -            self.under_way.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+        -            self.in_flight.append((dist.all_reduce(flat, async_op=True), flat, bucket))
         +            parts = [torch.empty_like(flat) for _ in range(dist.get_world_size())]
-        +            self.under_way.append((dist.all_gather(parts, flat, async_op=True), parts, bucket))
+        +            self.in_flight.append((dist.all_gather(parts, flat, async_op=True), parts, bucket))
     """),
     WrongAnswer(
         "gathers_every_gradient", "all-gathers the gradients of all ranks where their sum is enough",
         check="bytes_of_an_all_reduce", says="with all_gather rank 0 sends 393 kB for 131 kB of gradients",
         edit="""
         -        self.module = module
-        +        self.module, self.talks = module, True
+        +        self.module, self.require_sync = module, True
         @@
-        -        self.talks = True
+        -        self.require_sync = True
         @@
-        -        for handle, flat, bucket in self.under_way:
-        +        for handle, parts, bucket in self.under_way:
+        -        for handle, flat, bucket in self.in_flight:
+        +        for handle, parts, bucket in self.in_flight:
         @@
         -            flat /= dist.get_world_size()
         +            flat = torch.stack(parts).mean(0)
         @@
-        -            self.under_way.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+        -            self.in_flight.append((dist.all_reduce(flat, async_op=True), flat, bucket))
         +            parts = [torch.empty_like(flat) for _ in range(dist.get_world_size())]
-        +            self.under_way.append((dist.all_gather(parts, flat, async_op=True), parts, bucket))
+        +            self.in_flight.append((dist.all_gather(parts, flat, async_op=True), parts, bucket))
     """),
     WrongAnswer(
         "hook_on_the_incoming_gradient",
@@ -142,7 +142,7 @@ ANSWERS = (
         class BucketedDataParallel(nn.Module):
             def __init__(self, module, bucket_megabytes=25.0):
                 super().__init__()
-                self.module, self.talks, self.under_way = module, True, []
+                self.module, self.require_sync, self.in_flight = module, True, []
                 for tensor in [*module.parameters(), *module.buffers()]:
                     dist.broadcast(tensor.detach(), src=0)
                 self.buckets, size = [], float("inf")
@@ -161,35 +161,35 @@ ANSWERS = (
 
             @contextmanager
             def no_sync(self):
-                self.talks = False
+                self.require_sync = False
                 yield
-                self.talks = True
+                self.require_sync = True
 
             def gradient_comes(self, parameter, bucket, gradient):
-                if not self.talks:
+                if not self.require_sync:
                     return None
                 self.new[parameter] = gradient
                 if all(p in self.new for p in bucket):
                     flat = torch.cat([self.new[p].flatten() for p in bucket]) / dist.get_world_size()
-                    self.under_way.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+                    self.in_flight.append((dist.all_reduce(flat, async_op=True), flat, bucket))
                 return None
 
             def finish_gradient_synchronization(self):
-                for handle, flat, bucket in self.under_way:
+                for handle, flat, bucket in self.in_flight:
                     handle.wait()
                     for p, piece in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
                         p.grad += piece.view_as(p) - self.new[p]  # the own share goes, the mean comes
-                self.under_way, self.new = [], {}
+                self.in_flight, self.new = [], {}
     """),
     WrongAnswer(
         "hooks_frozen_parameters", "registers its hook on frozen parameters too",
         state="crashed", check="raises",
         says="cannot register a hook on a tensor that doesn't require gradient", edit="""
         -        self.module = module
-        +        self.module, self.talks = module, True
+        +        self.module, self.require_sync = module, True
                  for tensor in [*module.parameters(), *module.buffers()]:
                      dist.broadcast(tensor.detach(), src=0)
-        -        self.talks = True
+        -        self.require_sync = True
                  self.buckets, size = [], float("inf")
         -        for parameter in reversed([p for p in module.parameters() if p.requires_grad]):  # backward starts at the end
         +        for parameter in reversed(list(module.parameters())):
@@ -205,17 +205,17 @@ ANSWERS = (
         -        self.module = module
         -        for tensor in [*module.parameters(), *module.buffers()]:
         -            dist.broadcast(tensor.detach(), src=0)
-        -        self.talks = True
-        +        self.module, self.talks = module, True
+        -        self.require_sync = True
+        +        self.module, self.require_sync = module, True
     """),
     WrongAnswer(
         "one_bucket", "packs all gradients into one message, whatever their size",
         check="messages_fit_a_bucket", says="a bucket holds 40,960", edit="""
         -        self.module = module
-        +        self.module, self.talks = module, True
+        +        self.module, self.require_sync = module, True
                  for tensor in [*module.parameters(), *module.buffers()]:
                      dist.broadcast(tensor.detach(), src=0)
-        -        self.talks = True
+        -        self.require_sync = True
         @@
         -            if size > bucket_megabytes * 2**20:
         +            if not self.buckets:
@@ -254,31 +254,31 @@ ANSWERS = (
         "does_not_wait", "copies the buckets out without waiting for them",
         check="equals_one_process", says="the gradient", edit="""
         -        self.module = module
-        +        self.module, self.talks = module, True
+        +        self.module, self.require_sync = module, True
                  for tensor in [*module.parameters(), *module.buffers()]:
                      dist.broadcast(tensor.detach(), src=0)
-        -        self.talks = True
+        -        self.require_sync = True
         @@
-        -        for handle, flat, bucket in self.under_way:
+        -        for handle, flat, bucket in self.in_flight:
         -            handle.wait()
-        +        for _, flat, bucket in self.under_way:
+        +        for _, flat, bucket in self.in_flight:
     """),
     WrongAnswer(
         "waits_in_the_hook", "calls the all-reduce in the hook without async_op: backward stands still until it is done",
         check="sends_during_backward", says="stood still in backward until rank 1",
         edit="""
         -        self.module = module
-        +        self.module, self.talks = module, True
+        +        self.module, self.require_sync = module, True
         @@
-        -        self.talks = True
+        -        self.require_sync = True
         @@
-        -        for handle, flat, bucket in self.under_way:
+        -        for handle, flat, bucket in self.in_flight:
         -            handle.wait()
-        +        for flat, bucket in self.under_way:
+        +        for flat, bucket in self.in_flight:
         @@
-        -            self.under_way.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+        -            self.in_flight.append((dist.all_reduce(flat, async_op=True), flat, bucket))
         +            dist.all_reduce(flat)
-        +            self.under_way.append((flat, bucket))
+        +            self.in_flight.append((flat, bucket))
     """),
     WrongAnswer(
         "a_tenth_too_large", "reads a megabyte as 1.1 million bytes, so that a bucket holds more than it may",
@@ -424,20 +424,20 @@ ANSWERS = (
     RightAnswer(
         "futures", "chains the copying back to the future of each message",
         edit="""
-        -        for handle, flat, bucket in self.under_way:
+        -        for handle, flat, bucket in self.in_flight:
         -            handle.wait()
         -            flat /= dist.get_world_size()
         -            for parameter, piece in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
         -                parameter.grad.copy_(piece.view_as(parameter))
-        +        torch.futures.wait_all(self.under_way)
+        +        torch.futures.wait_all(self.in_flight)
         @@
-        -            self.under_way.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+        -            self.in_flight.append((dist.all_reduce(flat, async_op=True), flat, bucket))
         +
         +            def copy_back(done):
         +                mean = done.value()[0] / dist.get_world_size()
         +                for parameter, chunk in zip(bucket, mean.split([p.numel() for p in bucket]), strict=True):
         +                    parameter.grad.copy_(chunk.view_as(parameter))
         +
-        +            self.under_way.append(dist.all_reduce(flat, async_op=True).get_future().then(copy_back))
+        +            self.in_flight.append(dist.all_reduce(flat, async_op=True).get_future().then(copy_back))
     """),
 )
