@@ -70,6 +70,7 @@ VERSIONS = [
     ("clips on rank 0 only", TrainStep(clip="rank 0"), False),
     ("adds up and does not divide, then clips", TrainStep(average="sum"), False),
     ("makes NaN of the last tensor", TrainStep(clip="nan"), False),
+    ("adds the gradient of the step before", TrainStep(keep=True), False),
 ]
 DETECT = Job(
     3,
@@ -145,6 +146,8 @@ def the_detector_tells_right_from_wrong(case):
     if len({str(verdict) for verdict in verdicts}) > 1:
         verdict_list = f" (rank by rank: {verdicts})"
         look_at = "all ranks have to return the same verdict: how does a rank learn what the others found?"
+    elif "step before" in case.scenario:
+        look_at = "how many steps your test makes with the same weights: one step or more?"
     elif "NaN" in case.scenario:
         look_at = "what your comparison says of NaN, and which of the weights it looks at"
     elif right:

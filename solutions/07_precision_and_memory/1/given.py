@@ -1,4 +1,4 @@
-"""Two slopes and an offset are learned on all ranks, with a loss scale and a limit on the norm of the gradient."""
+"""Data-parallel training of a linear model, with a loss scale and a limit on the norm of the gradient."""
 
 from datetime import timedelta
 
@@ -16,7 +16,7 @@ def average_gradients(weights):
 
 
 def train_step(weights, optimizer, scaler, loss, limit):
-    """One step along the joint gradient, whose norm is clipped to `limit`. Returns the norm before clipping."""
+    """A step along the averaged gradient, whose norm is clipped to `limit`. Returns the norm before clipping."""
     optimizer.zero_grad()
     scaler.scale(loss).backward()
     norm = clip_grad_norm_(weights, limit)
@@ -27,7 +27,7 @@ def train_step(weights, optimizer, scaler, loss, limit):
 
 
 def train(inputs, targets, limit):
-    """inputs (steps, batch, 2) and targets (steps, batch) of this rank. By step: [the three weights, the norm]."""
+    """Train on inputs (steps, batch, 2) and targets (steps, batch). Returns [the three weights, the norm] by step."""
     weights = [torch.zeros(2, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)]
     for weight in weights:
         weight.requires_grad_()
@@ -52,7 +52,7 @@ def main():
         for step in (0, 9, 19):
             weights, norm = path[step]
             print(f"step {step + 1:2}  weights {[round(value, 4) for value in weights]}  norm {norm:,.1f}")
-        print("they should come to [2, -1, 0.5]")
+        print("the weights should reach [2, -1, 0.5]")
     dist.destroy_process_group()
 
 

@@ -18,13 +18,16 @@ class TrainStep:
              also make short gradients as long as the limit; "sign": of the right length, but in the direction of the
              signs
     average  "mean", "sum" or "float32": the mean, computed in float32
+    keep     add the gradient that the step before has left in `grad`, as if nothing had zeroed it
     """
 
     when: str = "late"
     clip: str = "joint"
     average: str = "mean"
+    keep: bool = False
 
     def __call__(self, weights, optimizer, scaler, loss, limit):
+        previous = [weight.grad for weight in weights]
         optimizer.zero_grad()
         scaler.scale(loss).backward()
         if self.when == "early":
@@ -37,6 +40,8 @@ class TrainStep:
             norm = self._clip(weights, limit * scaler.get_scale())  # this norm is scaled: is_right does not judge it
         elif self.when == "late":
             scaler.unscale_(optimizer)
+            if self.keep:
+                self._add(previous, weights)
             norm = self._clip(weights, limit)
         scaler.step(optimizer)
         scaler.update()
@@ -47,6 +52,11 @@ class TrainStep:
             gradient = weight.grad.float() if self.average == "float32" else weight.grad
             dist.all_reduce(gradient)
             weight.grad.copy_(gradient / (1 if self.average == "sum" else dist.get_world_size()))
+
+    def _add(self, gradients, weights):
+        for weight, gradient in zip(weights, gradients, strict=True):
+            if gradient is not None:
+                weight.grad += gradient
 
     def _clip(self, weights, limit):
         if self.clip == "torch":

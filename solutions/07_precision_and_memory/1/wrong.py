@@ -4,23 +4,11 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "detector_equal_gradients", "the detector gives all ranks the same gradient",
+        "detector_one_step", "the detector makes a single step, in which a gradient that is not zeroed does no harm",
         check="the_detector_tells_right_from_wrong",
-        says="clips each rank's gradient, then averages): is_right returned True", on="limit_times_scale",
-        edit="""
-        -    scale = scaler.get_scale()
-        -    norm = clip_grad_norm_(weights, limit * scale)
-        +    scaler.unscale_(optimizer)
-        +    norm = clip_grad_norm_(weights, limit)
-        @@
-        -    return norm.item() / scale
-        +    return norm.item()
-        @@
-        -        chosen = rows[dist.get_rank() % 3]
-        +        chosen = rows[0]
-        @@
-        -        joint = torch.stack([rows[rank % 3] for rank in range(dist.get_world_size())]).mean(0)
-        +        joint = torch.stack([rows[0] for rank in range(dist.get_world_size())]).mean(0)
+        says="adds the gradient of the step before): is_right returned True", look="one step or more", edit="""
+        -        for steps in (1, 2):  # a gradient that was not zeroed shows in the second step
+        +        for steps in (1,):
     """),
     WrongAnswer(
         "norm_after", "returns the norm of the clipped gradient",
@@ -57,7 +45,7 @@ ANSWERS = (
         edit="""
         -import torch.distributed.nn  # imported later, by an optimizer, it would keep the group alive past its end
         @@
-        -    scaler.unscale_(optimizer)  # after the average: all ranks look for inf in the same gradient
+        -    scaler.unscale_(optimizer)  # after averaging: all ranks look for inf in the same gradient
         +    for weight in weights:
         +        weight.grad /= scaler.get_scale()
         @@
@@ -79,7 +67,7 @@ ANSWERS = (
         -        for step in (0, 9, 19):
         -            weights, norm = path[step]
         -            print(f"step {step + 1:2}  weights {[round(value, 4) for value in weights]}  norm {norm:,.1f}")
-        -        print("they should come to [2, -1, 0.5]")
+        -        print("the weights should reach [2, -1, 0.5]")
         -    dist.destroy_process_group()
         -
         -
@@ -109,7 +97,7 @@ ANSWERS = (
         "steps_along_zero", "zeroes a gradient that is not finite, and steps: momentum moves the weights all the same",
         check="an_overflow_moves_no_rank", says="rank 0 overflows in step 2, SGD with momentum): in step 2 the weights",
         look="once it has a momentum", edit="""
-        -    scaler.unscale_(optimizer)  # after the average: all ranks look for inf in the same gradient
+        -    scaler.unscale_(optimizer)  # after averaging: all ranks look for inf in the same gradient
         -    norm = clip_grad_norm_(weights, limit)
         -    scaler.step(optimizer)
         -    scaler.update()
@@ -123,8 +111,8 @@ ANSWERS = (
     WrongAnswer(
         "detector_too_exact", "the detector wants twelve digits, and takes rounding for a mistake",
         check="the_detector_tells_right_from_wrong", says="clips by clip_grad_norm_): is_right returned False", look="rounding", edit="""
-        -        good *= torch.allclose(torch.cat(weights).detach(), expected, rtol=1e-4, atol=0.0)
-        +        good *= torch.allclose(torch.cat(weights).detach(), expected, rtol=1e-12, atol=0.0)
+        -            good *= torch.allclose(torch.cat(weights).detach(), steps * right_step, rtol=1e-4, atol=0.0)
+        +            good *= torch.allclose(torch.cat(weights).detach(), steps * right_step, rtol=1e-12, atol=0.0)
     """),
     RightAnswer(
         "flat_and_by_hand",
@@ -170,16 +158,18 @@ ANSWERS = (
             differences = 0
             for size in (1e-3, 1e3):
                 ends = []
-                for value in (step_to_test, train_step):
+                for step in (step_to_test, train_step):
                     generator = torch.Generator().manual_seed(dist.get_rank())
                     weights = [torch.zeros(2, 2, requires_grad=True), torch.zeros(3, requires_grad=True)]
-                    loss = sum((weight * size * torch.randn(weight.shape, generator=generator)).sum() for weight in weights)
-                    value(weights, torch.optim.SGD(weights, lr=1.0), torch.amp.GradScaler("cpu"), loss, 1.0)
+                    optimizer, scaler = torch.optim.SGD(weights, lr=1.0), torch.amp.GradScaler("cpu")
+                    for _ in range(3):
+                        loss = sum((weight * size * torch.randn(weight.shape, generator=generator)).sum() for weight in weights)
+                        step(weights, optimizer, scaler, loss, 1.0)
                     ends.append(torch.cat([weight.detach().flatten() for weight in weights]))
                 differences += int(not (ends[0] - ends[1]).norm() <= 1e-3 * ends[1].norm())
-            seen = [None] * dist.get_world_size()
-            dist.all_gather_object(seen, differences)
-            return not any(seen)
+            by_rank = [None] * dist.get_world_size()
+            dist.all_gather_object(by_rank, differences)
+            return not any(by_rank)
     """),
     RightAnswer(
         "limit_times_scale", "clips scaled gradients at limit x scale",
@@ -228,10 +218,11 @@ ANSWERS = (
                 weights = [torch.zeros(2, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)]
                 for weight in weights:
                     weight.requires_grad_()
-                optimizer = torch.optim.SGD(weights, lr=1.0)
-                train_step(weights, optimizer, torch.amp.GradScaler("cpu"), (torch.cat(weights) * chosen).sum(), 1.0)
-                joint = torch.stack([rows[rank % 3] for rank in range(dist.get_world_size())]).mean(0)
-                expected = -joint * min(1.0, 1.0 / joint.norm().item())
+                optimizer, scaler = torch.optim.SGD(weights, lr=1.0), torch.amp.GradScaler("cpu")
+                for _ in range(2):
+                    train_step(weights, optimizer, scaler, (torch.cat(weights) * chosen).sum(), 1.0)
+                mean = torch.stack([rows[rank % 3] for rank in range(dist.get_world_size())]).mean(0)
+                expected = -2 * mean * min(1.0, 1.0 / mean.norm().item())
                 good *= torch.allclose(torch.cat(weights).detach(), expected, rtol=1e-4, atol=0.0)
             dist.all_reduce(good, op=dist.ReduceOp.MIN)
             return bool(good)

@@ -12,7 +12,7 @@ from . import given as given_script
 from .versions import Loop, Recorded
 
 LOADS = ("torch._dynamo",)  # what optimizers need
-FUNCTION, DETECTOR = "train", "where_replicas_part"
+FUNCTION, DETECTOR = "train", "where_replicas_diverge"
 LEARNING_RATE = 0.05
 CLOSE = 1e-3  # relative to the weights: float16 rounds the products
 STEPS = 5

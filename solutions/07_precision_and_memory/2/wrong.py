@@ -37,13 +37,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "detector_stops_with_rank_0", "the detector goes through rank 0's history and no further",
-        check="the_detector_finds_the_step", says="rank 0 left after two steps): where_replicas_part returned None",
+        check="the_detector_finds_the_step", says="rank 0 left after two steps): where_replicas_diverge returned None",
         on="detector_close_is_equal",
         edit="""
          from torch.nn.functional import linear
         +
         +
-        +def where_replicas_part(train, batches, scale):
+        +def where_replicas_diverge(train, batches, scale):
         +    histories = [None] * dist.get_world_size()
         +    dist.all_gather_object(histories, [repr(entry) for entry in train(batches, scale)])
         +    for step, entry in enumerate(histories[0]):
@@ -51,7 +51,7 @@ ANSWERS = (
         +            return step
         +    return None
         @@
-        -def where_replicas_part(train, batches, scale):
+        -def where_replicas_diverge(train, batches, scale):
         -    histories = [None] * dist.get_world_size()
         -    dist.all_gather_object(histories, [f"{w[0]:.6f} {w[1]:.6f} {s}" for w, s in train(batches, scale)])
         -    for step in range(max(map(len, histories))):
@@ -146,7 +146,7 @@ ANSWERS = (
             return history
 
 
-        def where_replicas_part(train, batches, scale):
+        def where_replicas_diverge(train, batches, scale):
             mine = [struct.pack("3d", *weights, scale) for weights, scale in train(batches, scale)]
             everyone = [None] * dist.get_world_size()
             dist.all_gather_object(everyone, mine)
@@ -190,7 +190,7 @@ ANSWERS = (
             return history
 
 
-        def where_replicas_part(train, batches, scale):
+        def where_replicas_diverge(train, batches, scale):
             histories = [None] * dist.get_world_size()
             dist.all_gather_object(histories, [repr(entry) for entry in train(batches, scale)])
             for step in range(max(map(len, histories))):
