@@ -74,7 +74,7 @@ JOBS = [*BROKEN, *REPAIRED, PREDICT, DETECT, HIDDEN]
 
 
 @check(
-    "the four variants end as you foretold: " + ", ".join(f"{end} in {op}" for end, op in KNOWN_SYMPTOMS),
+    "the four variants end as you predicted: " + ", ".join(f"{end} in {op}" for end, op in KNOWN_SYMPTOMS),
     [*BROKEN, PREDICT, HIDDEN],
 )
 def the_symptoms_are_predicted(records):

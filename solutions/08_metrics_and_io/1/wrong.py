@@ -17,13 +17,13 @@ ANSWERS = (
         +    return ranks_by_entry
         @@
         -        losses.append((total[0] / total[1]).item())
-                 if rank == 0:  # one of them speaks
+                 if rank == 0:  # one rank prints
         +            losses.append((total[0] / total[1]).item())
     """),
     WrongAnswer(
         "everybody_prints", "prints on every rank",
         check="one_rank_reports", says="(rank 0: 4, rank 1: 4)", on="appends_on_rank_0", edit="""
-        -        if rank == 0:  # one of them speaks
+        -        if rank == 0:  # one rank prints
         -            losses.append((total[0] / total[1]).item())
         -            print(f"epoch {epoch + 1}: held-out loss {losses[-1]:.4f}", flush=True)
         +        losses.append((total[0] / total[1]).item())
@@ -33,13 +33,13 @@ ANSWERS = (
         "forward_is_silent", "overlooks that DDP's forward broadcasts the buffers",
         check="the_symptoms_are_predicted", says="the run on 2 ranks ended with ('hang', 'broadcast')",
         on="appends_on_rank_0", edit="""
-        -    if epochs > 1:  # rank 1 goes on to train: gradients of 5 numbers meet the 2 of the evaluation
+        -    if epochs > 1:  # rank 1 trains its second epoch: gradients of 5 numbers meet the 2 of the evaluation
         -        return "crash", "all_reduce"
         -    return "hang", "broadcast" if buffers else "all_reduce"  # rank 1 is in the barrier and sends nothing that fits
         +    return "crash" if epochs > 1 else "hang", "all_reduce"
         @@
         +        losses.append((total[0] / total[1]).item())
-                 if rank == 0:  # one of them speaks
+                 if rank == 0:  # one rank prints
         -            losses.append((total[0] / total[1]).item())
     """),
     WrongAnswer(
@@ -81,7 +81,7 @@ ANSWERS = (
         "two_epochs_without_buffers", "expects that without buffers it always hangs",
         check="the_symptoms_are_predicted",
         says="symptom(epochs=2, buffers=False) returned ('hang', 'all_reduce')", edit="""
-        -    if epochs > 1:  # rank 1 goes on to train: gradients of 5 numbers meet the 2 of the evaluation
+        -    if epochs > 1:  # rank 1 trains its second epoch: gradients of 5 numbers meet the 2 of the evaluation
         -        return "crash", "all_reduce"
         -    return "hang", "broadcast" if buffers else "all_reduce"  # rank 1 is in the barrier and sends nothing that fits
         +    if not buffers:
@@ -91,11 +91,11 @@ ANSWERS = (
     WrongAnswer(
         "unrepaired", "leaves the evaluation under the if",
         state="crashed", check="dies", says="killed by SIGABRT", on="appends_on_rank_0", edit="""
-        -        with torch.no_grad():  # on every rank, with the bare model: its forward is silent
+        -        with torch.no_grad():  # on every rank, with the bare model: its forward does not communicate
         -            errors = (model.module(held_out_x) - held_out_y).square()
         -        total = torch.stack([errors.sum(), torch.tensor(len(errors))])
         -        dist.all_reduce(total)
-                 if rank == 0:  # one of them speaks
+                 if rank == 0:  # one rank prints
         +            with torch.no_grad():
         +                errors = (model(held_out_x) - held_out_y).square()
         +            total = torch.stack([errors.sum(), torch.tensor(len(errors))])
@@ -109,7 +109,7 @@ ANSWERS = (
         +            loss = (model.module(x[batch]) - y[batch]).square().mean()
         @@
         +        losses.append((total[0] / total[1]).item())
-                 if rank == 0:  # one of them speaks
+                 if rank == 0:  # one rank prints
         -            losses.append((total[0] / total[1]).item())
     """),
     RightAnswer(
@@ -134,7 +134,7 @@ ANSWERS = (
         -        total = torch.stack([errors.sum(), torch.tensor(len(errors))])
         -        dist.all_reduce(total)
         -        losses.append((total[0] / total[1]).item())
-        -        if rank == 0:  # one of them speaks
+        -        if rank == 0:  # one rank prints
         +            errors = (model(held_out_x) - held_out_y).square()
         +        pairs = [None] * world
         +        dist.all_gather_object(pairs, (errors.double().sum().item(), len(errors)))
@@ -150,12 +150,12 @@ ANSWERS = (
         -        total = torch.stack([errors.sum(), torch.tensor(len(errors))])
         -        dist.all_reduce(total)
         -        losses.append((total[0] / total[1]).item())
-        -        if rank == 0:  # one of them speaks
+        -        if rank == 0:  # one rank prints
         +        gathered = [None] * world
         +        dist.all_gather_object(gathered, errors.tolist())
         +        gathered = [error for errors in gathered for error in errors]
         +        losses.append(sum(gathered) / len(gathered))
-        +        if rank == world - 1:  # one of them speaks
+        +        if rank == world - 1:  # one rank prints
     """),
     RightAnswer(
         "rank_0_evaluates_and_broadcasts",
