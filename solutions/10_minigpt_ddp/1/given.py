@@ -18,7 +18,7 @@ def train(clock, gradient_of, limit):
         gradient = gradient_of(weights)
         dist.all_reduce(gradient)
         weights -= rates[-1] * gradient / dist.get_world_size()
-    dist.barrier()  # everybody has finished
+    dist.barrier()  # all ranks have finished
     return rates, weights
 
 

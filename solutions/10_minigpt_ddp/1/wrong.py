@@ -153,7 +153,7 @@ ANSWERS = (
         check="the_learning_rate_is_one", says="clocks with many digits", edit="""
         -        seconds = torch.tensor(clock(), dtype=torch.float64)
         +        seconds = torch.tensor(round(clock() * 1e6), dtype=torch.int64)
-                 dist.broadcast(seconds, src=0)  # from here on there is one clock
+                 dist.broadcast(seconds, src=0)  # from here on all ranks use rank 0's clock
         +        seconds = seconds.double() / 1e6
     """),
     RightAnswer(

@@ -9,7 +9,7 @@ CONTEXT = 8  # tokens of a window
 
 
 def train(window, tokens_per_update, micro_batch_size, steps):
-    """Make `steps` steps of `tokens_per_update` tokens each; returns the loss of each, and the weights.
+    """Make `steps` steps of `tokens_per_update` tokens each. Returns the loss of each step, and the weights.
 
     window(step, number): inputs (CONTEXT, 3) and targets (CONTEXT,) of a window; the same on whichever rank.
     """

@@ -41,9 +41,9 @@ ANSWERS = (
         -    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
         @@
         -        fits = " or ".join(str(n * at_once) for n in (accumulation, accumulation + 1) if n)
-        -        raise ValueError(f"{tokens_per_update} tokens a step do not divide by {at_once}; nearest that do: {fits}")
+        -        raise ValueError(f"{tokens_per_update} tokens per step do not divide by {at_once}; nearest that do: {fits}")
         +        fits = [n * at_once for n in (accumulation,) if n]
-        +        raise ValueError(f"{tokens_per_update} tokens a step do not divide by {at_once}; nearest: {fits}")
+        +        raise ValueError(f"{tokens_per_update} tokens per step do not divide by {at_once}; nearest: {fits}")
         @@
         -            loss = ((inputs @ weights - targets) ** 2).sum() / tokens_per_update
         -            loss.backward()
@@ -70,7 +70,7 @@ ANSWERS = (
         -        fits = [n * at_once for n in (accumulation,) if n]
         +        fits = [n * at_once for n in (accumulation, accumulation + 1) if n]
         @@
-        -        dist.all_reduce(total)  # once a step, not once a micro-batch
+        -        dist.all_reduce(total)  # once per step, not once per micro-batch
         @@
         -        losses.append(total.item() / accumulation / world)
         +        losses.append(total.item() / accumulation)
@@ -79,7 +79,7 @@ ANSWERS = (
         "refuses_on_rank_0", "raises on rank 0 only, and the others go on",
         check="does not end", says="rank 0 had returned", on="names_one_size",
         edit="""
-        -    if rest:  # the same arithmetic on every rank: all of them raise
+        -    if rest:  # the same on every rank: all of them raise
         -        fits = [n * at_once for n in (accumulation,) if n]
         +    if rest and rank == 0:
         +        fits = [n * at_once for n in (accumulation, accumulation + 1) if n]
@@ -126,7 +126,7 @@ ANSWERS = (
         -            first = (micro * world + rank) * micro_batch_size
         +        for first in range(0, tokens_per_update // CONTEXT, micro_batch_size):
         @@
-        -        dist.all_reduce(total)  # once a step, not once a micro-batch
+        -        dist.all_reduce(total)  # once per step, not once per micro-batch
         -        dist.all_reduce(weights.grad)
     """),
     WrongAnswer(
@@ -255,7 +255,7 @@ ANSWERS = (
         -            first = (micro * world + rank) * micro_batch_size
         +            first = (rank * accumulation + micro) * micro_batch_size
         @@
-        -        raise ValueError(f"{tokens_per_update} tokens a step do not divide by {at_once}; nearest that do: {fits}")
+        -        raise ValueError(f"{tokens_per_update} tokens per step do not divide by {at_once}; nearest that do: {fits}")
         +        raise ValueError(
         +            f"cannot share {tokens_per_update} tokens among {world} ranks with {micro_batch_size} windows of "
         +            f"{CONTEXT} tokens each: {at_once} at a time; take {fits}"
