@@ -5,6 +5,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
+from ddp_course.grader.harness.largest_gap import largest_gap
+
 WIDTH, HIDDEN, TOKENS = 6, 24, 5
 
 
@@ -22,10 +24,8 @@ def drive(build, steps):
     gaps = []
     for _ in range(steps):
         outputs, input_gradients = [], []
-        biases = [bias.detach().flatten() for bias in layer.parameters() if bias.numel() == WIDTH]  # one is of `second`
-        right = whole.second.bias.detach().clone()
-        bias = min(biases, key=lambda bias: (bias - right).abs().max(), default=right)
-        bias_gap = gap(right, bias)
+        biases = [bias.flatten() for bias in layer.parameters() if bias.numel() == WIDTH]  # one is of `second`
+        bias_gap = min((largest_gap(bias, whole.second.bias) for bias in biases), default=0.0)
         for model, optimizer in zip((whole, layer), optimizers, strict=True):
             leaf = x.clone().requires_grad_()
             y = model(torch.tanh(leaf))
@@ -34,7 +34,12 @@ def drive(build, steps):
             optimizer.step()
             outputs.append(y.detach())
             input_gradients.append(leaf.grad)
-        gaps.append({"bias": bias_gap, "output": gap(*outputs), "input": gap(*input_gradients)})
+        rank_gaps = {
+            "bias": bias_gap,
+            "output": largest_gap(outputs[1], outputs[0]),
+            "input": largest_gap(input_gradients[1], input_gradients[0]),
+        }
+        gaps.append({name: maximum_over_ranks(gap) for name, gap in rank_gaps.items()})
     return {"steps": gaps, "elements": layer_size, "whole": whole_size}
 
 
@@ -50,10 +55,7 @@ class Whole(nn.Module):
         return self.second(F.silu(gate) * up)
 
 
-def gap(right, tensor):
-    """The largest difference over all ranks; infinite if `tensor` is missing or has another shape. A collective."""
-    fits = tensor is not None and tensor.shape == right.shape
-    distance = (tensor - right).abs().max().item() if fits else float("inf")
-    largest = torch.tensor(distance, dtype=torch.float64)
+def maximum_over_ranks(gap):
+    largest = torch.tensor(gap, dtype=torch.float64)
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
     return largest.item()

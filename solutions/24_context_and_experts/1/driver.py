@@ -1,11 +1,14 @@
-"""Inside a rank, for 24.1: the answer merges two blocks of attention, on one rank and in a ring of ranks."""
+"""Inside a rank, for 24.1: the answer merges two blocks of attention, on one rank and as a ring of two ranks does."""
+
+import math
 
 import torch
 import torch.distributed as dist
 
+from ddp_course.grader.harness.largest_gap import largest_gap
+
 HEADS, QUERIES, SIZE = 2, 6, 4
 WINDOW = 16  # tokens of the ring, over all ranks
-INFINITE = float("inf")
 
 
 def drive(merge, scenario, first, keys):
@@ -22,9 +25,9 @@ def drive(merge, scenario, first, keys):
     inputs = [tensor.clone().requires_grad_() for pair in blocks for tensor in pair]
     returned = merge(*inputs)
     out, lse = returned if isinstance(returned, (tuple, list)) and len(returned) == 2 else (returned, None)
-    result = {"out": gap(out, right[0]), "lse": gap(lse, right[1])}
+    result = {"out": largest_gap(out, right[0]), "lse": largest_gap(lse, right[1])}
     result |= {"nan": nan_count(out, lse), "shapes": shapes(out, lse)}
-    if result["out"] < INFINITE and result["lse"] < INFINITE:
+    if result["out"] < math.inf and result["lse"] < math.inf:
         result["gradients"] = gradient_gaps(inputs, (out, lse), right)
     return result
 
@@ -39,18 +42,18 @@ def score_offsets(scenario, first, keys):
     elif scenario == "the second block 3000 above the first":
         offsets[:, first:] += 3000
     elif scenario.startswith("masked"):  # queries 0, 1 and 3 see one block, query 2 neither, 4 and 5 both
-        offsets[0, first:] = offsets[1, :first] = offsets[2] = offsets[3, :first] = -INFINITE
+        offsets[0, first:] = offsets[1, :first] = offsets[2] = offsets[3, :first] = -math.inf
     return offsets
 
 
 def block(scores, v):
     """Attention over these keys: (out, lse). Where all scores are -inf: (0, -inf), with gradients of 0."""
     top = scores.detach().amax(-1)
-    top = top.masked_fill(top == -INFINITE, 0)
+    top = top.masked_fill(top == -math.inf, 0)
     weights = torch.exp(scores - top[..., None])
     total = weights.sum(-1)
     masked, total = total == 0, total.masked_fill(total == 0, 1)
-    return weights @ v / total[..., None], (top + total.log()).masked_fill(masked, -INFINITE)
+    return weights @ v / total[..., None], (top + total.log()).masked_fill(masked, -math.inf)
 
 
 def gradient_gaps(inputs, merged, right):
@@ -58,24 +61,20 @@ def gradient_gaps(inputs, merged, right):
 
     Where a block is masked, its gradients need only be finite.
     """
-    out_cotangent, lse_cotangent = random_tensor(4, merged[0].shape), random_tensor(5, merged[1].shape)
-    masked = right[1] == -INFINITE
-    loss = (merged[0] * out_cotangent).sum() + (merged[1].masked_fill(masked, 0) * lse_cotangent).sum()
+    right_out, right_lse = right
+    nothing = right_lse == -math.inf
+    out_cotangent, lse_cotangent = random_tensor(4, right_out.shape), random_tensor(5, right_lse.shape)
+    loss = (merged[0] * out_cotangent).sum() + (merged[1].masked_fill(nothing, 0) * lse_cotangent).sum()
     if not loss.requires_grad:
-        return dict.fromkeys(("out_a", "lse_a", "out_b", "lse_b"), INFINITE)
+        return dict.fromkeys(("out_a", "lse_a", "out_b", "lse_b"), math.inf)
     gradients = torch.autograd.grad(loss, inputs, allow_unused=True)
     gaps = {}
-    for name, (out, lse), out_gradient, lse_gradient in (
-        ("a", inputs[:2], *gradients[:2]),
-        ("b", inputs[2:], *gradients[2:]),
-    ):
-        masked = lse == -INFINITE
-        share = torch.exp((lse - right[1]).masked_fill(masked, -INFINITE)).detach()
-        right_out_gradient = share[..., None] * out_cotangent
-        right_lse_gradient = (share * ((out_cotangent * (out - right[0])).sum(-1) + lse_cotangent)).detach()
-        rows = masked[..., None]
-        gaps[f"out_{name}"] = gap(zero_where(rows, out_gradient), zero_where(rows, right_out_gradient))
-        gaps[f"lse_{name}"] = gap(zero_where(masked, lse_gradient), zero_where(masked, right_lse_gradient))
+    for name, (out, lse), of_block in zip("ab", (inputs[:2], inputs[2:]), (gradients[:2], gradients[2:]), strict=True):
+        masked, share = lse == -math.inf, torch.exp(lse - right_lse.masked_fill(nothing, 0))
+        right_of_lse = share * ((out_cotangent * (out - right_out)).sum(-1) + lse_cotangent)
+        out_gradient, lse_gradient = zero_where(masked[..., None], of_block[0]), zero_where(masked, of_block[1])
+        gaps[f"out_{name}"] = largest_gap(out_gradient, share[..., None] * out_cotangent)
+        gaps[f"lse_{name}"] = largest_gap(lse_gradient, right_of_lse)
     return gaps
 
 
@@ -85,71 +84,41 @@ def zero_where(masked, gradient):
 
 
 def ring(merge, in_zigzag):
-    """The gaps of the output and its gradients in causal attention over the keys of all ranks, merged block by block.
+    """The gaps of the output and its gradients in causal attention, merged block by block in the order of a ring.
+
+    Nothing is sent: each rank has queries at some positions, and the keys and values of the whole window.
 
     in_zigzag: a rank has an early and a late chunk of the window, not one block.
     """
     rank, world = dist.get_rank(), dist.get_world_size()
-    whole = [random_tensor(seed, (HEADS, WINDOW, SIZE)).requires_grad_() for seed in (6, 7, 8)]
+    q, k, v = (random_tensor(seed, (HEADS, WINDOW, SIZE)).requires_grad_() for seed in (6, 7, 8))
     positions = torch.arange(WINDOW).view(world, -1)
     if in_zigzag:
         chunks = torch.arange(WINDOW).view(2 * world, -1)
         positions = torch.cat([chunks[:world], chunks.flip(0)[:world]], 1)
-    own_positions, cotangent = positions[rank], random_tensor(9, (HEADS, WINDOW, SIZE))
-    is_later = torch.arange(WINDOW) > torch.arange(WINDOW)[:, None]
-    right, _ = block((whole[0] @ whole[1].transpose(-1, -2)).masked_fill(is_later, -INFINITE), whole[2])
-    (right * cotangent).sum().backward()
-    parts = [tensor.detach()[:, own_positions].clone().requires_grad_() for tensor in whole]
-    q, k, v = parts
-    out, lse = torch.zeros_like(q), q.new_full(q.shape[:-1], -INFINITE)
+    own = positions[rank]
+    is_later = torch.arange(WINDOW) > own[:, None]
+    scores = (q[:, own] @ k.transpose(-1, -2)).masked_fill(is_later, -math.inf)
+    right, _ = block(scores, v)
+    out, lse = torch.zeros_like(right), torch.full_like(right[..., 0], -math.inf)
     for step in range(world):
-        key_positions = positions[(rank - step) % world]
-        scores = (q @ k.transpose(-1, -2)).masked_fill(key_positions > own_positions[:, None], -INFINITE)
-        out, lse = merge(out, lse, *block(scores, v))
-        if shapes(out, lse) != shapes(q, q[..., 0]):
-            return {"out": INFINITE}  # all ranks return here, so that none waits for another
-        if step < world - 1:
-            k, v = Shift.apply(torch.stack([k, v]))
-    (out * cotangent[:, own_positions]).sum().backward()
-    gaps = {"out": gap(out, right[:, own_positions])}
-    for name, part, whole_tensor in zip("qkv", parts, whole, strict=True):
-        gaps[f"the gradient of {name}"] = gap(part.grad, whole_tensor.grad[:, own_positions])
+        keys = positions[(rank - step) % world]
+        out, lse = merge(out, lse, *block(scores[..., keys], v[:, keys]))
+        if shapes(out, lse) != shapes(right, right[..., 0]):
+            return {"out": math.inf}
+    cotangent = random_tensor(9, right.shape)
+    right_gradients, gradients = (
+        torch.autograd.grad((y * cotangent).sum(), (q, k, v), retain_graph=True, allow_unused=True)
+        for y in (right, out)
+    )
+    gaps = {"out": largest_gap(out, right)}
+    for name, gradient, right_gradient in zip("qkv", gradients, right_gradients, strict=True):
+        gaps[f"the gradient of {name}"] = largest_gap(gradient, right_gradient)
     return gaps
-
-
-class Shift(torch.autograd.Function):
-    """Send x to the next rank and receive that of the one before; backward sends the gradient the other way."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return exchange(x, 1)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return exchange(gradient, -1)
-
-
-def exchange(x, distance):
-    """Send x to the rank that is `distance` further in the ring; returns what this rank receives."""
-    rank, world = dist.get_rank(), dist.get_world_size()
-    x = x.contiguous()
-    received, target, source = torch.empty_like(x), (rank + distance) % world, (rank - distance) % world
-    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, x, target), dist.P2POp(dist.irecv, received, source)]):
-        work.wait()
-    return received
 
 
 def random_tensor(seed, shape):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def gap(tensor, right):
-    """The largest difference, 0 between equal infinities; infinite for NaN, a missing tensor or another shape."""
-    if not torch.is_tensor(tensor) or tensor.shape != right.shape:
-        return INFINITE
-    tensor, right = tensor.detach(), right.detach()
-    gaps = (tensor - right).abs().masked_fill(tensor == right, 0)
-    return gaps.nan_to_num(nan=INFINITE, posinf=INFINITE).max().item()
 
 
 def nan_count(*tensors):

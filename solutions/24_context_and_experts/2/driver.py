@@ -3,11 +3,10 @@
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import nn
 
-from .given import Gather
+from .given import KINDS, PAD, Model
 
-KINDS, PAD, WINDOWS, LENGTH, WIDTH, LAYERS = 9, 0, 4, 16, 6, 2
+WINDOWS, LENGTH = 4, 16
 LENGTHS = {  # of the windows; what follows is PAD
     "no padding": (16, 16, 16, 16),
     "windows of 16, 9, 5 and 12 tokens": (16, 9, 5, 12),
@@ -17,7 +16,8 @@ LENGTHS = {  # of the windows; what follows is PAD
 
 def drive(backward, scenario):
     """The loss and the gradients of the learner's backward, the inputs of its model, and what one process has."""
-    windows, one_process, model = windows_of(scenario), new_model(False), new_model(True)
+    windows, model = windows_of(scenario), RecordingModel()
+    one_process = RecordingModel(gather=lambda part: part)
     logits = one_process(windows, torch.arange(LENGTH))
     targets = F.pad(windows[:, 1:], (0, 1), value=PAD)
     F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PAD).backward()
@@ -36,33 +36,19 @@ def windows_of(scenario):
     return windows.masked_fill(torch.arange(LENGTH) >= torch.tensor(LENGTHS[scenario])[:, None], PAD)
 
 
-def new_model(cut):
-    torch.manual_seed(1)
-    return Model(cut).double()
+class RecordingModel(Model):
+    """Notes the tokens and positions of each call."""
 
-
-class Model(nn.Module):
-    """Causal attention over its input tokens or, if `cut`, over those of all ranks."""
-
-    def __init__(self, cut):
-        super().__init__()
-        self.token, self.position = nn.Embedding(KINDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
-        self.layers = nn.ModuleList(nn.Linear(WIDTH, 3 * WIDTH) for _ in range(LAYERS))
-        self.output, self.cut, self.calls = nn.Linear(WIDTH, KINDS), cut, []
+    def __init__(self, **options):
+        torch.manual_seed(1)
+        super().__init__(**options)
+        self.calls = []
+        self.double()
 
     def forward(self, tokens, positions):
-        if self.cut:
-            assert_equal_shapes(tokens, positions)
+        assert_equal_shapes(tokens, positions)
         self.calls.append([tokens.tolist(), positions.tolist()])
-        x = self.token(tokens) + self.position(positions)
-        visible = self.gather(positions[None]) <= positions[:, None]
-        for layer in self.layers:
-            query, key, value = layer(x).chunk(3, -1)
-            x = x + F.scaled_dot_product_attention(query, self.gather(key), self.gather(value), visible)
-        return self.output(x)
-
-    def gather(self, part):
-        return Gather.apply(part) if self.cut else part
+        return super().forward(tokens, positions)
 
 
 def assert_equal_shapes(tokens, positions):

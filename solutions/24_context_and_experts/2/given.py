@@ -41,10 +41,11 @@ class Gather(torch.autograd.Function):
 
 
 class Model(nn.Module):
-    """One layer of causal attention. Keys and values of all ranks are gathered, as Llama 3 does it."""
+    """One layer of causal attention. `gather` brings the keys and values of all ranks, as Llama 3 does it."""
 
-    def __init__(self):
+    def __init__(self, gather=Gather.apply):
         super().__init__()
+        self.gather = gather
         self.token, self.position = nn.Embedding(KINDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
         self.query_key_value, self.output = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, KINDS)
 
@@ -52,8 +53,8 @@ class Model(nn.Module):
         """tokens: (windows, tokens of this rank). positions: of each of these tokens in its window."""
         x = self.token(tokens) + self.position(positions)
         query, key, value = self.query_key_value(x).chunk(3, -1)
-        visible = Gather.apply(positions[None]) <= positions[:, None]
-        return self.output(x + F.scaled_dot_product_attention(query, Gather.apply(key), Gather.apply(value), visible))
+        visible = self.gather(positions[None]) <= positions[:, None]
+        return self.output(x + F.scaled_dot_product_attention(query, self.gather(key), self.gather(value), visible))
 
 
 def batch(step):

@@ -1,10 +1,14 @@
 """Inside a rank, for 24.3: the answer's mixture of experts, and one process that has all tokens and experts."""
 
+import math
+
 import torch
 import torch.distributed as dist
 from torch import nn
 
-WIDTH, INFINITE = 5, float("inf")
+from ddp_course.grader.harness.largest_gap import largest_gap
+
+WIDTH = 5
 CASES = {  # tokens of each rank, the rank of each expert, choices per token, and which experts are chosen (None: any)
     "7 and 4 tokens, experts on ranks 1 0 0 1 0 1": ((7, 4), (1, 0, 0, 1, 0, 1), 2, None),
     "5 and 6 tokens, experts on ranks 1 1 0 1": ((5, 6), (1, 1, 0, 1), 3, None),
@@ -32,18 +36,21 @@ def drive(mixture, scenario):
     experts = {number: Expert(number) for number, expert_rank in enumerate(expert_ranks) if expert_rank == rank}
     y = mixture(x, chosen, weights, dict(reversed(experts.items())), list(expert_ranks))  # not in the numbers' order
     result = {
-        "output": gap(y, right[rank]),
+        "output": largest_gap(y, right[rank]),
         "y": y,
         "mistakes": wrong_outputs(batches[rank], all_experts),
         "has_graph": torch.is_tensor(y) and y.requires_grad,
         "calls": {number: expert.calls for number, expert in experts.items()},
         "chosen by": {number: tokens_that_chose(number, batches) for number in experts},
     }
-    all_have_graph = torch.tensor(int(result["has_graph"] and result["output"] < INFINITE))
+    all_have_graph = torch.tensor(int(result["has_graph"] and result["output"] < math.inf))
     dist.all_reduce(all_have_graph, op=dist.ReduceOp.MIN)
     if all_have_graph:  # a rank whose backward sends nothing would let the others wait
         (y * cotangent(rank, y)).sum().backward()
-        result |= {"x": gap(x.grad, batches[rank][0].grad), "weights": gap(weights.grad, batches[rank][2].grad)}
+        result |= {
+            "x": largest_gap(x.grad, batches[rank][0].grad),
+            "weights": largest_gap(weights.grad, batches[rank][2].grad),
+        }
         result["experts"] = {number: expert_gap(expert, all_experts[number]) for number, expert in experts.items()}
     return result
 
@@ -106,12 +113,4 @@ def cotangent(rank, y):
 def expert_gap(expert, right):
     """The gap of the expert's gradient. A missing gradient counts as zeros: perhaps no token chose the expert."""
     gradient = expert.weight.grad
-    return gap(torch.zeros_like(expert.weight) if gradient is None else gradient, right.weight.grad)
-
-
-def gap(tensor, right):
-    """The largest difference; infinite for NaN, a missing tensor or another shape."""
-    if not torch.is_tensor(tensor) or tensor.shape != right.shape:
-        return INFINITE
-    gaps = (tensor - right).detach().abs().nan_to_num(nan=INFINITE, posinf=INFINITE)
-    return gaps.max().item() if gaps.numel() else 0.0
+    return largest_gap(torch.zeros_like(expert.weight) if gradient is None else gradient, right.weight.grad)

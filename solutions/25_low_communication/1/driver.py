@@ -5,6 +5,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from ddp_course.grader.harness.largest_gap import largest_gap
+
 
 def drive(build, kind, steps, every, lr, momentum):
     """The gaps of weights and inner optimizer to the simulated worker after each step, and the last weights.
@@ -29,7 +31,7 @@ def drive(build, kind, steps, every, lr, momentum):
         take_step(worker, step, rank)
         before = [parameter.detach().clone() for parameter in worker[0].parameters()]
         diloco.step()
-        gap = distance(weights(worker), weights(simulated[rank]))
+        gap = largest_gap(weights(worker), weights(simulated[rank]))
         reports.append({"gap": gap, "state gap": state_gap(worker, simulated[rank])})
         if step == every:
             unmoved = sum(map(torch.equal, before, worker[0].parameters()))
@@ -64,17 +66,10 @@ def weights(worker):
 
 
 def state_gap(worker, right):
-    """The largest difference of the inner optimizers' states; None if the worker lacks a tensor that `right` has."""
+    """The largest difference of the inner optimizers' states; infinite if the worker lacks what `right` has."""
     gaps = [0.0]
     for parameter, right_parameter in zip(worker[0].parameters(), right[0].parameters(), strict=True):
-        for entry, value in right[1].state.get(right_parameter, {}).items():
-            if torch.is_tensor(value):
-                tensor = worker[1].state.get(parameter, {}).get(entry)
-                if not torch.is_tensor(tensor):
-                    return None
-                gaps.append(distance(tensor, value))
+        state = worker[1].state.get(parameter, {})
+        right_state = right[1].state.get(right_parameter, {})
+        gaps += [largest_gap(state.get(entry), tensor) for entry, tensor in right_state.items()]
     return max(gaps)
-
-
-def distance(tensor, right):
-    return (tensor - right).abs().max().item() if tensor.shape == right.shape else float("inf")

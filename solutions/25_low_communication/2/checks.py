@@ -1,9 +1,8 @@
 """25.2: the k largest numbers of each gradient are sent, and what was not sent is added to the next gradient."""
 
-import math
-
 import torch
 
+from ddp_course.grader.harness.largest_gap import largest_gap
 from ddp_course.grader.vocabulary import Mistake, Wrong, check, driver_job, expect, recognised
 
 from .driver import EVERY_ONE, SHAPES, SOME, STEPS, TIES, ZEROS, K, gradients
@@ -18,7 +17,7 @@ JOBS = [driver_job(world, FUNCTION, [*UNTIED, TIES]) for world in (2, 3, 1)]
 def the_largest_are_sent(case, rank, result):
     for name, mean in next(simulate(case))["reduced"].items():
         gradient = result[0]["reduced"][name]
-        if not distance(gradient, mean) < CLOSE:
+        if not largest_gap(gradient, mean) < CLOSE:
             by_rank = [gradients(case.scenario, 0, peer)[name] for peer in range(case.world)]
             mistakes = [
                 Mistake("the sum over the ranks", case.world * mean, "the mean is wanted, as DDP has it"),
@@ -34,7 +33,7 @@ def the_largest_are_sent(case, rank, result):
 def a_rank_keeps_what_it_has_not_sent(case, rank, result):
     for name, right in next(simulate(case))["kept"][rank].items():
         kept = result[0]["kept"][name]
-        if not distance(kept, right) < CLOSE:
+        if not largest_gap(kept, right) < CLOSE:
             gradient = gradients(case.scenario, 0, rank)[name]
             mistakes = [
                 Mistake("all of the gradient", gradient, "what was sent would be sent once more"),
@@ -52,7 +51,7 @@ def nothing_is_lost(case):
             sent += case.world * case.results[0][step]["reduced"][name]
             total += sum(gradients(case.scenario, step, rank)[name] for rank in range(case.world))
             kept = sum(result[step]["kept"][name] for result in case.results)
-            gap = distance(sent + kept, total)
+            gap = largest_gap(sent + kept, total)
             expect(
                 gap < 1e3 * CLOSE,
                 f"after step {step + 1} the sum of sent and kept numbers of {name} is {gap:.1e} away from that of "
@@ -117,7 +116,7 @@ def expect_as_simulated(case, rank, result, look_at):
                     f"{begin} gradient of {name} on rank {rank} {how}",
                     "a parameter without a gradient: its .grad is None before and after",
                 )
-                gap = 0.0 if expected is None else distance(tensors[name], expected)
+                gap = 0.0 if expected is None else largest_gap(tensors[name], expected)
                 expect(
                     gap < CLOSE,
                     f"{begin} {kind} of {name} on rank {rank} {verb} {gap:.1e} away from ranks simulated in one "
@@ -147,9 +146,3 @@ def largest(total):
     at = total.flatten().abs().topk(min(K, total.numel())).indices
     sent[at] = total.flatten()[at]
     return sent.view_as(total), total - sent.view_as(total)
-
-
-def distance(tensor, right):
-    """The largest difference; infinite if `tensor` is none or has another shape."""
-    fits = torch.is_tensor(tensor) and tensor.shape == right.shape
-    return (tensor - right).abs().max().item() if fits else math.inf

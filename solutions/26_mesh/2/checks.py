@@ -4,7 +4,8 @@ import math
 
 from ddp_course.grader.vocabulary import check, driver_job, expect, number
 
-from .driver import CONTEXT, PER_UPDATE, STEPS, WIDTH, windows_of
+from .driver import PER_UPDATE, STEPS, windows_of
+from .given import CONTEXT, WIDTH
 
 FUNCTION = "Training"
 CLOSE = 1e-10
@@ -17,12 +18,12 @@ JOBS = [driver_job(world, FUNCTION, CALLS[world], seconds=10.0, loads=("torch._d
 
 @check("peers on tp read the same windows")
 def peers_on_tp_read_the_same(case):
-    for step, (_, tp), ranks in steps(case):
+    for step, mesh, ranks in steps(case):
         for rank, report in enumerate(ranks):
-            first = rank // tp * tp
+            first = rank // mesh[1] * mesh[1]
             expect(
                 report["windows"] == ranks[first]["windows"],
-                f"{moment(step, ranks)}rank {rank} read the windows {report['windows']}, and rank {first}, its peer "
+                f"{moment(step, mesh)}rank {rank} read the windows {report['windows']}, and rank {first}, its peer "
                 f"on tp, {ranks[first]['windows']}",
                 "which of its numbers decides which windows a rank reads: its global rank, or that on an axis",
             )
@@ -30,42 +31,42 @@ def peers_on_tp_read_the_same(case):
 
 @check("replicas divide the windows of a step")
 def replicas_share_the_windows(case):
-    for step, (dp, tp), ranks in steps(case, meshes=[0]):
-        read = windows_read(ranks, tp)
+    for step, mesh, ranks in steps(case, meshes=[0]):
+        read = windows_read(ranks, mesh)
         expect(
-            read == windows_of(step) and all(len(report["windows"]) == PER_UPDATE // dp for report in ranks),
-            f"{moment(step, ranks)}the replicas read {read}; the step has the windows {windows_of(step)}",
+            read == windows_of(step) and all(len(report["windows"]) == PER_UPDATE // mesh[0] for report in ranks),
+            f"{moment(step, mesh)}the replicas read {read}; the step has the windows {windows_of(step)}",
             "where a step begins, and where each replica's part of it",
         )
 
 
 @check("the weights are those of one process")
 def the_gradient_is_that_of_one_process(case):
-    for step, (_, tp), ranks in steps(case, meshes=[0]):
+    for step, mesh, ranks in steps(case, meshes=[0]):
         for rank, report in enumerate(ranks):
             name, gap = report["gap"]
             look_at = "which ranks hold the same weights, and therefore add up gradients: those of which axis?"
-            if tp == 1:
+            if mesh[1] == 1:
                 look_at = "how much a replica counts that has fewer targets than the others, or none"
-            if tp == 1 and len({peer["gap"][1] for peer in ranks}) > 1:
+            if mesh[1] == 1 and len({peer["gap"][1] for peer in ranks}) > 1:
                 look_at = "the replicas differ from each other as well: whose gradients are added up?"
             if len(ranks) == 1:
                 look_at = "over which targets the mean is taken"
             expect(
                 gap < CLOSE,
-                f"{moment(step, ranks)}{name} on rank {rank} is {gap:.1e} away from its part of one process",
+                f"{moment(step, mesh)}{name} on rank {rank} is {gap:.1e} away from its part of one process",
                 look_at,
             )
 
 
 @check("the loss is that of one process, on every rank")
 def the_loss_is_that_of_one_process(case):
-    for step, _, ranks in steps(case, meshes=[0]):
+    for step, mesh, ranks in steps(case, meshes=[0]):
         for rank, report in enumerate(ranks):
             loss, right = number(report["loss"]), report["right"]
             expect(
                 isinstance(loss, int | float) and math.isclose(loss, right, rel_tol=CLOSE),
-                f"{moment(step, ranks)}the loss on rank {rank} is {str(loss)[:12]}; one process has {right:.9g}",
+                f"{moment(step, mesh)}the loss on rank {rank} is {str(loss)[:12]}; one process has {right:.9g}",
                 "what a replica without targets has: a mean of nothing is NaN, and so is 0 times NaN"
                 if isinstance(loss, float) and math.isnan(loss)
                 else "one sum and one count over all replicas, the same on every rank",
@@ -74,11 +75,11 @@ def the_loss_is_that_of_one_process(case):
 
 @check("another mesh goes on with the next windows")
 def it_goes_on_where_it_stopped(case):
-    for step, (_, tp), ranks in steps(case, meshes=[1]):
-        read = windows_read(ranks, tp)
+    for step, mesh, ranks in steps(case, meshes=[1]):
+        read = windows_read(ranks, mesh)
         expect(
             read == windows_of(step),
-            f"{moment(step, ranks)}the replicas read {read}; the step has the windows {windows_of(step)}",
+            f"{moment(step, mesh)}the replicas read {read}; the step has the windows {windows_of(step)}",
             "what load_state_dict sets, and what reads it"
             if read == windows_of(step - STEPS)
             else "what is saved has to be true on another mesh: neither windows of one rank, nor its position",
@@ -87,7 +88,7 @@ def it_goes_on_where_it_stopped(case):
         name, gap = ranks[worst]["gap"]
         expect(
             gap < CLOSE,
-            f"{moment(step, ranks)}{name} on rank {worst} is {gap:.1e} away from its part of one process",
+            f"{moment(step, mesh)}{name} on rank {worst} is {gap:.1e} away from its part of one process",
             "what load_state_dict changes besides the next windows",
         )
 
@@ -95,10 +96,9 @@ def it_goes_on_where_it_stopped(case):
 @check("each gradient is sent once", [job for job in JOBS if job.world > 1])
 def each_gradient_is_sent_once(case, rank, result):
     limit = 0  # bytes
-    for report in result:
-        dp, tp = report["mesh"]
-        over_tp = 2 * 8 * (PER_UPDATE // dp) * CONTEXT * WIDTH if tp > 1 else 0
-        limit += over_tp + 8 * report["parameter_count"] + 64
+    for _, (dp, _), ranks in steps(case):
+        over_tp = 2 * PER_UPDATE // dp * CONTEXT * WIDTH  # numbers, also if a rank is alone on tp
+        limit += 8 * (over_tp + ranks[rank]["parameter_count"]) + 64
     sent = sum(operation.bytes for operation in case.operations[rank] if operation.line is not None)
     expect(
         sent <= limit,
@@ -109,22 +109,21 @@ def each_gradient_is_sent_once(case, rank, result):
     )
 
 
-def windows_read(ranks, tp):
+def windows_read(ranks, mesh):
     """The windows that all replicas read, in order: those of the first rank of each tp group."""
-    return sorted(window for report in ranks[::tp] for window in report["windows"])
+    return sorted(window for report in ranks[:: mesh[1]] for window in report["windows"])
 
 
-def moment(step, ranks):
+def moment(step, mesh):
     """The text for a step, such as "in step 4, after a stop and on dp 4 x tp 1, "."""
     if step < STEPS:
         return f"in step {step + 1} "
-    dp, tp = ranks[0]["mesh"]
+    dp, tp = mesh
     return f"in step {step + 1}, after a stop and on dp {dp} x tp {tp}, "
 
 
 def steps(case, meshes=(0, 1)):
     """(number, (dp, tp), reports by rank) of each step. meshes: 0 for those on the first mesh, 1 on the second."""
-    for step in range(2 * STEPS):
-        if step // STEPS in meshes:
-            ranks = [result[step] for result in case.results]
-            yield step, tuple(ranks[0]["mesh"]), ranks
+    for index in meshes:
+        for step in range(index * STEPS, (index + 1) * STEPS):
+            yield step, case.args[0][index], [result[step] for result in case.results]

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
-VOCABULARY, WIDTH, HIDDEN, PER_UPDATE, STEPS = 11, 16, 32, 8, 60
+VOCABULARY, WIDTH, HIDDEN, CONTEXT, PER_UPDATE, STEPS = 11, 16, 32, 4, 8, 60
 
 
 class Training:
@@ -50,16 +50,17 @@ class Training:
 
 
 class Windows:
-    """Windows that count upwards, of four tokens; the last ones of some are padding, without a target."""
+    """Windows that count upwards. The last tokens of some are padding, without a target."""
 
     def __init__(self):
         self.seen = []
 
     def __call__(self, windows):
-        self.seen += windows
-        tokens = torch.tensor(windows)[:, None] * 5 + torch.arange(5)
+        numbers = torch.tensor(list(windows), dtype=torch.int64)
+        self.seen += numbers.tolist()
+        tokens = numbers[:, None] * 5 + torch.arange(CONTEXT + 1)
         targets = tokens[:, 1:] % VOCABULARY
-        targets[torch.arange(4) >= 4 - torch.tensor(windows)[:, None] % 4] = -100
+        targets[torch.arange(CONTEXT) >= CONTEXT - numbers[:, None] % 4] = -100
         return tokens[:, :-1] % VOCABULARY, targets
 
 
@@ -115,15 +116,18 @@ def train(mesh):
     print(f"loss {losses[0]:.3f}, at last {losses[-1]:.3f}; first step: {different} different windows", flush=True)
 
 
-def main():
-    dist.init_process_group("gloo")
-    dp, tp = map(int, sys.argv[1:])
+def new_mesh(dp, tp):
     grid = init_device_mesh("cpu", (dp, tp), mesh_dim_names=("dp", "tp"))
     axes = {
         name: SimpleNamespace(size=size, rank=grid.get_local_rank(name), group=grid.get_group(name))
         for name, size in {"dp": dp, "tp": tp}.items()
     }
-    train(SimpleNamespace(**axes))
+    return SimpleNamespace(**axes)
+
+
+def main():
+    dist.init_process_group("gloo")
+    train(new_mesh(*map(int, sys.argv[1:])))
     dist.destroy_process_group()
 
 
