@@ -11,7 +11,7 @@ from . import given as given_script
 
 GIVEN = Path(__file__).with_name("given.py")
 SECONDS = 4.0  # less than the timeout of the script's group, 5 s
-FUNCTION = "where_they_part"
+FUNCTION = "first_difference"
 PRINTED = re.compile(r"mean loss(.*)", re.IGNORECASE)
 MEAN = re.compile(r"-?\d+\.\d+(?:e[-+]?\d+)?|\bnan\b")  # an integer is a count or a rank
 
@@ -83,16 +83,16 @@ def the_logs_are_read_right(records):
     broken, repaired, detection = records
     all_logs = [*(logs for _, logs in EXAMPLES), broken.collectives, repaired.collectives]
     for case, logs in zip(cases([detection]), all_logs, strict=True):
-        [result], right = case.results, where_they_part(logs)
+        [result], right = case.results, first_difference(logs)
         if result != (list(right) if right else None):  # a tuple came back as a list
             returned = tuple(result) if isinstance(result, list) else result
             raise Wrong(
                 f"{case.scenario}: {FUNCTION}({logs}) returned {returned!r}, not {right!r}", look_at(result, right)
             )
-    return where_they_part(broken.collectives)
+    return first_difference(broken.collectives)
 
 
-def where_they_part(logs):
+def first_difference(logs):
     """The right return value of the learner's function of this name."""
     for position in range(max(map(len, logs), default=0)):
         entries = {rank: log[position] if position < len(log) else None for rank, log in enumerate(logs)}

@@ -37,7 +37,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "only_with_rank_0", "the detector compares rank 1 with rank 0 and no other rank",
-        check="the_logs_are_read_right", says="rank 2 never started: where_they_part(", edit="""
+        check="the_logs_are_read_right", says="rank 2 never started: first_difference(", edit="""
         -    for position in range(max(map(len, logs), default=0)):
         +    if len(logs) == 1:
         +        return None
@@ -55,7 +55,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "stops_at_the_shortest", "the detector stops at the end of the shortest log",
-        check="the_logs_are_read_right", says="rank 1 stopped one early: where_they_part(", edit="""
+        check="the_logs_are_read_right", says="rank 1 stopped one early: first_difference(", edit="""
         -    for position in range(max(map(len, logs), default=0)):
         -        entries = {rank: log[position] if position < len(log) else None for rank, log in enumerate(logs)}
         -        if len(set(entries.values())) > 1:
@@ -102,7 +102,7 @@ ANSWERS = (
         import torch.distributed as dist
 
 
-        def where_they_part(logs):
+        def first_difference(logs):
             for position, entries in enumerate(zip_longest(*logs)):
                 if any(entry != entries[0] for entry in entries):
                     return [position, dict(enumerate(entries))]
