@@ -8,7 +8,7 @@ from ddp_course.grader.vocabulary import Call, Job, Wrong, cases, check, expect,
 
 from . import given as given_script
 
-FUNCTION = "odd_ranks"
+FUNCTION = "differing_ranks"
 SMALL_MESSAGE = 1024  # bytes
 VALIDATION_LOSS = re.compile(r"rank (\d+): validation loss (-?[\d.]+|nan)")
 UNTRAINED_LOSS = 3.9  # a table of zeros has log(VOCABULARY), 3.912
@@ -61,7 +61,7 @@ JOBS = [*DETECT, MAKE, RUN, ANOTHER_RUN]
 
 @check(f"{FUNCTION} is right about {len(MADE_UP)} sets of data, on every rank; of the broken script: [1, 2, 3]", DETECT)
 def the_detector_is_right(case, rank, result):
-    right = odd_ranks([data for (data,) in case.args])
+    right = differing_ranks([data for (data,) in case.args])
     expect(
         result == right,
         f"{FUNCTION} returned {result!r} on rank {rank}, not {right}",
@@ -101,7 +101,7 @@ def the_data_is_of_the_same_kind(case, rank, result):
 def all_ranks_hold_the_same_data(records):
     *calls, another_run = cases(records)
     first, second = [[result[0] for result in case.results] for case in calls]
-    if odd := odd_ranks(first):
+    if odd := differing_ranks(first):
         equal_share = (first[0] == first[odd[0]]).float().mean().item()
         raise Wrong(
             f"with 3 ranks: ranks {odd} hold other data than rank 0; rank {odd[0]} agrees with it in {equal_share:.0%} "
@@ -156,7 +156,7 @@ def the_losses_agree(records):
     return losses[0]
 
 
-def odd_ranks(data):
+def differing_ranks(data):
     """The right return value of the learner's function of this name."""
     return [rank for rank, tokens in enumerate(data) if not torch.equal(tokens, data[0])]
 

@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "first_tokens", "compares the first 1,000 tokens only",
-        check="the_detector_is_right", says="one token of rank 2 is different): odd_ranks returned []", edit="""
+        check="the_detector_is_right", says="one token of rank 2 is different): differing_ranks returned []", edit="""
         -    own_hash = hashlib.sha256(data.numpy().tobytes()).digest()
         +    own_hash = hashlib.sha256(data[:1000].numpy().tobytes()).digest()
     """),

@@ -24,7 +24,7 @@ def diagnose(ranks):
         "raised": any(rank["raised"] for rank in ranks),
         "uneven": len({len(rank["batches"]) for rank in ranks}) > 1,
         "read again": len(read) > len(set(read)),
-        "built in vain": any(rank["built"] > len(rank["batches"]) for rank in ranks),
+        "built but unused": any(rank["built"] > len(rank["batches"]) for rank in ranks),
     }
     return [name for name, present in faults.items() if present]
 
@@ -185,7 +185,7 @@ def advice(result, right):
             "raised": "the entry 'raised' of each rank",
             "uneven": "the numbers of batches of all ranks",
             "read again": "a sample can be read twice by one rank, or by two ranks",
-            "built in vain": "the numbers of batches that each rank built and used",
+            "built but unused": "the numbers of batches that each rank built and used",
         }[missing[0]]
     if extra:
         return f"why {extra[0]!r}? The four names mean what the question says, and nothing more"

@@ -6,20 +6,20 @@ ANSWERS = (
     WrongAnswer(
         "empty_batches", "fills the ranks up with empty batches",
         check="batches_hold_existing_samples", says="trained on the batch []", edit="""
-        -    for start in range(0, len(order) - joint + 1, joint):
-        +    for start in range(0, len(order), joint):
+        -    for start in range(0, len(order) - global_batch + 1, global_batch):
+        +    for start in range(0, len(order), global_batch):
     """),
     WrongAnswer(
         "batches_of_four", "takes the batch size of the script for that of every call",
         check="batches_hold_existing_samples", says="batches hold 1 to 3 samples", edit="""
-        -    joint = world_size * batch_size
+        -    global_batch = world_size * batch_size
         +    batch_size = 4
-        +    joint = world_size * batch_size
+        +    global_batch = world_size * batch_size
     """),
     WrongAnswer(
         "finds_three", "the diagnosis does not look at what was built",
         check="the_diagnosis_is_right", says="rank 1 built two and used one: diagnose returned []", edit="""
-        -        "built in vain": any(result["built"] > len(result["batches"]) for result in ranks),
+        -        "built but unused": any(result["built"] > len(result["batches"]) for result in ranks),
     """),
     WrongAnswer(
         "not_shuffled", "deals the samples out in order",
@@ -29,14 +29,14 @@ ANSWERS = (
     WrongAnswer(
         "one_global_batch_too_few", "its last full global batch is lost",
         check="each_sample_is_read_once", says="samples are read by nobody", edit="""
-        -    for start in range(0, len(order) - joint + 1, joint):
-        +    for start in range(0, len(order) - joint, joint):
+        -    for start in range(0, len(order) - global_batch + 1, global_batch):
+        +    for start in range(0, len(order) - global_batch, global_batch):
     """),
     WrongAnswer(
         "only_the_cost", "does what the review asked for: builds its own batches only",
         check="all_ranks_have_as_many_batches", says="the ranks have [3, 3, 2, 2] batches", edit="""
-        -    joint = world_size * batch_size
-        -    for start in range(0, len(order) - joint + 1, joint):
+        -    global_batch = world_size * batch_size
+        -    for start in range(0, len(order) - global_batch + 1, global_batch):
         -        first = start + rank * batch_size
         +    for first in range(rank * batch_size, len(order), world_size * batch_size):
     """),
@@ -59,8 +59,8 @@ ANSWERS = (
         edit="""
         -    order = list(range(corpus.samples))
         -    random.Random(42 + 1000 * epoch).shuffle(order)  # the same on all ranks
-        -    joint = world_size * batch_size
-        -    for start in range(0, len(order) - joint + 1, joint):
+        -    global_batch = world_size * batch_size
+        -    for start in range(0, len(order) - global_batch + 1, global_batch):
         -        first = start + rank * batch_size
         -        yield corpus.build(order[first : first + batch_size])
         +    def loader():
@@ -69,19 +69,19 @@ ANSWERS = (
         +        for first in range(0, len(order), batch_size):
         +            yield corpus.build(order[first : first + batch_size])
         +
-        +    joint = []
+        +    batches_of_step = []
         +    for batch in loader():
-        +        joint.append(batch)
-        +        if len(joint) == world_size:
-        +            yield joint[rank]
-        +            joint = []
+        +        batches_of_step.append(batch)
+        +        if len(batches_of_step) == world_size:
+        +            yield batches_of_step[rank]
+        +            batches_of_step = []
     """),
     WrongAnswer(
         "strided_whole_batches", "takes every N-th sample, in as many whole batches as that gives",
         check="all_ranks_have_as_many_batches", says="47 samples, batches of 4, epoch 0): the ranks have [3, 3, 3, 2] batches",
         edit="""
-        -    joint = world_size * batch_size
-        -    for start in range(0, len(order) - joint + 1, joint):
+        -    global_batch = world_size * batch_size
+        -    for start in range(0, len(order) - global_batch + 1, global_batch):
         -        first = start + rank * batch_size
         -        yield corpus.build(order[first : first + batch_size])
         +    shard = order[rank::world_size]
@@ -94,8 +94,8 @@ ANSWERS = (
         edit="""
         -    order = list(range(corpus.samples))
         -    random.Random(42 + 1000 * epoch).shuffle(order)  # the same on all ranks
-        -    joint = world_size * batch_size
-        -    for start in range(0, len(order) - joint + 1, joint):
+        -    global_batch = world_size * batch_size
+        -    for start in range(0, len(order) - global_batch + 1, global_batch):
         -        first = start + rank * batch_size
         -        yield corpus.build(order[first : first + batch_size])
         +    def loader():
@@ -123,7 +123,7 @@ ANSWERS = (
         "builds_ahead", "builds all batches of the epoch before it hands out the first",
         check="only_own_batches_are_built", says="when the first was handed out", look="a generator builds a batch", edit="""
         +    built = []
-             for start in range(0, len(order) - joint + 1, joint):
+             for start in range(0, len(order) - global_batch + 1, global_batch):
         @@
         -        yield corpus.build(order[first : first + batch_size])
         +        built.append(corpus.build(order[first : first + batch_size]))
@@ -141,11 +141,11 @@ ANSWERS = (
     RightAnswer(
         "shares_the_rest", "shares the last samples out in short batches; builds from slices of one order",
         edit="""
-        -    for start in range(0, len(order) - joint + 1, joint):
+        -    for start in range(0, len(order) - global_batch + 1, global_batch):
         -        first = start + rank * batch_size
         -        yield corpus.build(order[first : first + batch_size])
-        +    for start in range(0, len(order), joint):
-        +        together = order[start : start + joint]
+        +    for start in range(0, len(order), global_batch):
+        +        together = order[start : start + global_batch]
         +        if len(together) < world_size:
         +            return
         +        yield corpus.build(together[rank::world_size])
@@ -162,7 +162,7 @@ ANSWERS = (
                 if result["raised"] is not None:
                     faults.add("raised")
                 if result["built"] != len(result["batches"]):
-                    faults.add("built in vain")
+                    faults.add("built but unused")
                 if len(result["batches"]) != len(ranks[0]["batches"]):
                     faults.add("uneven")
                 for batch in result["batches"]:
@@ -204,6 +204,6 @@ ANSWERS = (
         edit="""
         -        first = start + rank * batch_size
         -        yield corpus.build(order[first : first + batch_size])
-        +        yield corpus.build(tuple(order[start + rank : start + joint : world_size]))
+        +        yield corpus.build(tuple(order[start + rank : start + global_batch : world_size]))
     """),
 )

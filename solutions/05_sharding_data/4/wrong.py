@@ -6,19 +6,19 @@ ANSWERS = (
     WrongAnswer(
         "adds_seed_and_epoch", "adds seed and epoch: the second epoch is the next seed's first",
         check="the_order_is_random", says="has the order of seed", edit="""
-        -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a text: seeds that are added up would meet
-        +        random.Random(self.seed + self.epoch).shuffle(order)  # a text: seeds that are added up would meet
+        -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a text: sums of different seeds and epochs can be equal
+        +        random.Random(self.seed + self.epoch).shuffle(order)  # a text: sums of different seeds and epochs can be equal
     """),
     WrongAnswer(
         "drops_the_end", "leaves the last, short global batch out",
         check="every_sample_is_read_once", says="were never read in an epoch", edit="""
-        -        starts = range(self.start, len(order), joint)
-        +        starts = range(self.start, len(order) - joint + 1, joint)
+        -        starts = range(self.start, len(order), global_batch)
+        +        starts = range(self.start, len(order) - global_batch + 1, global_batch)
     """),
     WrongAnswer(
         "loads_and_skips", "loads all samples before the one that it goes on with",
         check="nothing_is_loaded_in_vain", says="loaded", edit="""
-                 starts = range(self.start, len(order), joint)
+                 starts = range(self.start, len(order), global_batch)
         +        for file, line in order[: self.start]:
         +            load(file, line)
     """),
@@ -44,24 +44,24 @@ ANSWERS = (
         "shuffles_in_workers", "shuffles each global batch again, with a seed of the worker",
         check="workers_and_stops_change_nothing",
         says="in a run that was neither stopped nor had workers it is", edit="""
-        -            shard = order[start : start + joint][self.rank :: self.world_size]
-        +            joint_batch = order[start : start + joint]
-        +            random.Random(step).shuffle(joint_batch)
-        +            shard = joint_batch[self.rank :: self.world_size]
+        -            shard = order[start : start + global_batch][self.rank :: self.world_size]
+        +            samples = order[start : start + global_batch]
+        +            random.Random(step).shuffle(samples)
+        +            shard = samples[self.rank :: self.world_size]
     """),
     WrongAnswer(
         "uneven_end", "fills the last batches rank by rank until nothing is left",
         check="all_ranks_have_as_many_batches", says="the ranks had", edit="""
-        -            shard = order[start : start + joint][self.rank :: self.world_size]
+        -            shard = order[start : start + global_batch][self.rank :: self.world_size]
         -            yield [load(file, line) for file, line in shard]
-        +            shard = order[start + self.rank * self.batch_size : start + joint][: self.batch_size]
+        +            shard = order[start + self.rank * self.batch_size : start + global_batch][: self.batch_size]
         +            if shard:
         +                yield [load(file, line) for file, line in shard]
     """),
     WrongAnswer(
         "rotates", "begins the order of the seed 20 samples further on in every epoch",
         check="the_order_is_random", says="begun at another place", edit="""
-        -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a text: seeds that are added up would meet
+        -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a text: sums of different seeds and epochs can be equal
         +        random.Random(f"{self.seed}").shuffle(order)
         +        order = order[20 * self.epoch % len(order) :] + order[: 20 * self.epoch % len(order)]
     """),
@@ -76,16 +76,16 @@ ANSWERS = (
         check="workers_and_stops_change_nothing", says="2 ranks stop after 3 batches, and go on with 2 workers each",
         edit="""
         -        for start in starts[first::step]:
-        +        for start in starts[(first - self.start // joint) % step :: step]:
+        +        for start in starts[(first - self.start // global_batch) % step :: step]:
     """),
     WrongAnswer(
         "rounds_shares_up", "shares the last samples in blocks, rounded up: 4 on 3 ranks are 2, 2 and none",
         check="all_ranks_have_as_many_batches", says="the ranks had", edit="""
-        -            shard = order[start : start + joint][self.rank :: self.world_size]
+        -            shard = order[start : start + global_batch][self.rank :: self.world_size]
         -            yield [load(file, line) for file, line in shard]
-        +            joint_batch = order[start : start + joint]
-        +            share = -(-len(joint_batch) // self.world_size)
-        +            if shard := joint_batch[self.rank * share :][:share]:
+        +            samples = order[start : start + global_batch]
+        +            share = -(-len(samples) // self.world_size)
+        +            if shard := samples[self.rank * share :][:share]:
         +                yield [load(file, line) for file, line in shard]
     """),
     WrongAnswer(
@@ -112,7 +112,7 @@ ANSWERS = (
 
              def __iter__(self):
         -        order = [(file, line) for file, size in enumerate(self.sizes) for line in range(size)]
-        -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a text: seeds that are added up would meet
+        -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a text: sums of different seeds and epochs can be equal
         +        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
         +        samples = [(file, line) for file, size in enumerate(self.sizes) for line in range(size)]
         +        order = [samples[number] for number in torch.randperm(len(samples), generator=generator).tolist()]
@@ -132,7 +132,7 @@ ANSWERS = (
          import json
         @@
         -        order = [(file, line) for file, size in enumerate(self.sizes) for line in range(size)]
-        -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a text: seeds that are added up would meet
+        -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a text: sums of different seeds and epochs can be equal
         +        def key(sample):
         +            return hashlib.sha256(repr((self.seed, self.epoch, sample)).encode()).digest()
         +
@@ -140,10 +140,10 @@ ANSWERS = (
         +        shard = sorted(everything, key=key)[self.start + self.rank :: self.world_size]
                  worker = get_worker_info()
         -        first, step = (worker.id, worker.num_workers) if worker else (0, 1)
-        -        joint = self.batch_size * self.world_size
-        -        starts = range(self.start, len(order), joint)
+        -        global_batch = self.batch_size * self.world_size
+        -        starts = range(self.start, len(order), global_batch)
         -        for start in starts[first::step]:
-        -            shard = order[start : start + joint][self.rank :: self.world_size]
+        -            shard = order[start : start + global_batch][self.rank :: self.world_size]
         -            yield [load(file, line) for file, line in shard]
         +        for number, start in enumerate(range(0, len(shard), self.batch_size)):
         +            if worker is None or number % worker.num_workers == worker.id:
