@@ -11,7 +11,7 @@ from .driver import MODELS
 
 MEASURE, FORECAST = "largest_gaps", "forecast"
 KINDS = ("parameters", "buffers", "attributes")
-OUTCOMES = ("closed", "as it was", "grown")
+OUTCOMES = ("closed", "unchanged", "grown")
 TOLERANCE = 1e-9
 # This script runs once for all answers of a lane. It runs first: after a failed job of an answer it would not run.
 CLAIMS = Job(2, script=Path(__file__).with_name("given.py"), seconds=8.0, loads=("torch._dynamo",))
@@ -58,7 +58,7 @@ def the_forecast_comes_true(records):
     [forecast] = forecasting.ranks[0].results
     measured = json.loads(claims.ranks[0].stdout)
     for name, (before, after) in measured.items():
-        outcome = "closed" if after == 0 else "as it was" if abs(after - before) < TOLERANCE else "grown"
+        outcome = "closed" if after == 0 else "unchanged" if abs(after - before) < TOLERANCE else "grown"
         predicted = forecast.get(name) if isinstance(forecast, dict) else forecast
         expect(
             predicted in OUTCOMES,

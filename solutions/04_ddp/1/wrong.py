@@ -7,7 +7,7 @@ ANSWERS = (
         "averaging_closes_the_gap", "forecasts that averaged gradients make the replicas equal",
         check="the_forecast_comes_true",
         says="'parameters, averaged by hand': you said 'closed'; the gap was", edit="""
-        -        "parameters, averaged by hand": "as it was",
+        -        "parameters, averaged by hand": "unchanged",
         +        "parameters, averaged by hand": "closed",
     """),
     WrongAnswer(
@@ -69,8 +69,8 @@ ANSWERS = (
 
         def forecast():
             result = dict.fromkeys(["parameters, DDP", "buffers, DDP", "dropout masks, one seed on every rank"], "closed")
-            result["attributes, DDP"] = result["parameters, DDP(init_sync=False)"] = "as it was"
-            result["parameters, averaged by hand"] = "as it was"
+            result["attributes, DDP"] = result["parameters, DDP(init_sync=False)"] = "unchanged"
+            result["parameters, averaged by hand"] = "unchanged"
             return result
 
 

@@ -7,20 +7,20 @@ ANSWERS = (
         "any_error_on_any_rank", "takes a lost connection on the other rank for a hidden crash",
         check="the_detector_tells_them_apart",
         says="given a barrier at the end of a good run, hides_a_crash returned True", edit="""
-        -    except BaseException as error:  # whatever it is, it ends here
+        -    except BaseException as error:  # this function catches whatever run raises
         +    except Exception:
         @@
         -        came_out = error is crash
         +        came_out = True
              if raised_at is None:
-        -        return False  # this rank only lost contact
+        -        return False  # another rank crashed
         +        return came_out
     """),
     WrongAnswer(
         "raises_a_copy", "raises a new exception with the type and text of the old one",
         check="the_crash_comes_out", says="it is not the one that train had raised",
         on="clean_up_in_finally", edit="""
-        -    except BaseException as error:  # whatever it is, it ends here
+        -    except BaseException as error:  # this function catches whatever run raises
         +    except Exception as error:
         @@
              dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_seconds))
@@ -39,7 +39,7 @@ ANSWERS = (
         check="the_other_ranks_fail_too",
         says="run returned on rank 0 after 2 of 5 steps as if it had finished",
         on="clean_up_in_finally", edit="""
-        -    except BaseException as error:  # whatever it is, it ends here
+        -    except BaseException as error:  # this function catches whatever run raises
         +    except Exception as error:
         @@
         -        dist.barrier()  # only where all went well
@@ -50,7 +50,7 @@ ANSWERS = (
         "tries_again", "starts the training a second time after an error",
         check="a_good_run_ends_well", says="called train with [1, 1]; it should call it once, with 1",
         on="clean_up_in_finally", edit="""
-        -    except BaseException as error:  # whatever it is, it ends here
+        -    except BaseException as error:  # this function catches whatever run raises
         +    except Exception as error:
         @@
         -        train(dist.get_rank())
@@ -64,7 +64,7 @@ ANSWERS = (
         "unrepaired", "has the detector, and the barrier in `finally` as given",
         check="the_crash_comes_out", says="RuntimeError came out of run on rank 1",
         on="clean_up_in_finally", edit="""
-        -    except BaseException as error:  # whatever it is, it ends here
+        -    except BaseException as error:  # this function catches whatever run raises
         +    except Exception as error:
         @@
         +    finally:
@@ -81,7 +81,7 @@ ANSWERS = (
     WrongAnswer(
         "expects_its_own_error", "catches in the detector only the type of error that it raises itself",
         check="does not end", says="rank 0 was in all_reduce", edit="""
-        -    except BaseException as error:  # whatever it is, it ends here
+        -    except BaseException as error:  # this function catches whatever run raises
         +    except ValueError as error:
     """),
     WrongAnswer(

@@ -24,7 +24,7 @@ def batches(rank, count):
 
 
 def train(model, batches):
-    """One step a batch; returns the loss before each."""
+    """One step per batch; returns the loss before each."""
     optimizer = torch.optim.SGD(model.head.parameters(), lr=0.1)
     losses = []
     for inputs, targets in batches:

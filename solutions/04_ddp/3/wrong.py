@@ -56,7 +56,7 @@ ANSWERS = (
                  dist.broadcast(of_rank_0, src=0)
         -        equal = torch.tensor([torch.equal(bits, of_rank_0)])
         -        gathered = [torch.empty_like(equal) for _ in range(dist.get_world_size())]
-        -        dist.all_gather(gathered, equal)  # all ranks learn what one has found, and raise together
+        -        dist.all_gather(gathered, equal)  # so that all ranks raise together
         -        for rank, is_equal in enumerate(gathered):
         -            assert is_equal, f"replicas differ: {name} on rank {rank} is not that of rank 0"
         +        if not torch.allclose(parameter, of_rank_0, rtol=0, atol=0, equal_nan=True):
