@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 MESSAGE = "sample 3: token 70000 is outside the vocabulary of 65536"
-DETECTOR_TIMEOUT = 1.5  # seconds after which a group of the detector's runs gives up; ranks may start 0.5 s apart
+DETECTOR_TIMEOUT = 1.5  # seconds after which a group of the detector's runs times out; ranks may start 0.5 s apart
 LONG_TIMEOUT = 4.0  # the same for the version whose clean-up takes long
 TIMEOUT = 1.2  # the same for the learner's run
 LONGEST_WAIT = 8.0  # seconds that ranks wait for each other between two calls
@@ -32,8 +32,8 @@ def drive(function, what):
     try:
         if what not in VERSIONS:
             return observe(function, what)
-        version, _ = VERSIONS[what]
-        return function(version, LONG_TIMEOUT if version is slow_clean_up else DETECTOR_TIMEOUT)
+        version, timeout, _ = VERSIONS[what]
+        return function(version, timeout)
     finally:
         leave()
         gc.collect()
@@ -62,7 +62,7 @@ def wait_for_all(event):
 
 
 def group_timeout():
-    """The seconds after which a collective of this process's group gives up."""
+    """The seconds after which a collective of this process's group times out."""
     group = dist.distributed_c10d._get_default_group()
     return group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
 
@@ -82,80 +82,54 @@ def join(timeout_seconds):
     return dist.get_rank()
 
 
-def barrier_at_the_end_of_a_good_run(train, timeout_seconds):
-    rank = join(timeout_seconds)
-    try:
-        train(rank)
-        dist.barrier()
-    finally:
-        dist.destroy_process_group()
+def do_nothing():
+    pass
 
 
-def slow_to_begin(train, timeout_seconds):
-    rank = join(timeout_seconds)
-    time.sleep(1.0)  # more than half of the timeout
-    try:
-        train(rank)
-    finally:
-        dist.destroy_process_group()
+def pause(seconds):
+    return lambda: time.sleep(seconds)
 
 
-def barrier_in_finally(train, timeout_seconds):
-    rank = join(timeout_seconds)
-    try:
-        train(rank)
-    finally:
-        dist.barrier()
-        dist.destroy_process_group()
+def raise_it(error):
+    raise error
 
 
-def error_printed_and_dropped(train, timeout_seconds):
-    rank = join(timeout_seconds)
-    try:
-        train(rank)
-    except Exception as error:
-        print(error)
-    dist.destroy_process_group()
+def raise_another(error):
+    raise RuntimeError("the training has failed") from None
 
 
-def another_error_in_its_place(train, timeout_seconds):
-    rank = join(timeout_seconds)
-    try:
-        train(rank)
-    except Exception:
-        raise RuntimeError("the training has failed") from None
-    finally:
-        dist.destroy_process_group()
+def raise_it_late(error):
+    time.sleep(0.6 * DETECTOR_TIMEOUT)
+    raise error
 
 
-def slow_clean_up(train, timeout_seconds):
-    rank = join(timeout_seconds)
-    try:
-        train(rank)
-    finally:
-        time.sleep(0.3 * LONG_TIMEOUT)
-        dist.destroy_process_group()
+def version(before=do_nothing, after=do_nothing, on_error=raise_it, in_finally=do_nothing):
+    """A version of run; `after` is called if train has returned, on_error with the exception if train has raised."""
+
+    def run(train, timeout_seconds):
+        rank = join(timeout_seconds)
+        before()
+        try:
+            train(rank)
+            after()
+        except Exception as error:
+            on_error(error)
+        finally:
+            in_finally()
+            dist.destroy_process_group()
+
+    return run
 
 
-def six_tenths_of_the_timeout(train, timeout_seconds):
-    rank = join(timeout_seconds)
-    try:
-        train(rank)
-    except Exception:
-        time.sleep(0.6 * timeout_seconds)
-        raise
-    finally:
-        dist.destroy_process_group()
-
-
-VERSIONS = {  # scenario: the version, whether it hides a crash
-    "a barrier at the end of a good run": (barrier_at_the_end_of_a_good_run, False),
-    "a barrier in `finally`": (barrier_in_finally, True),
-    "no barrier, and 1 s before training begins": (slow_to_begin, False),
-    "the error printed and dropped": (error_printed_and_dropped, True),
-    "another error raised in its place": (another_error_in_its_place, True),
-    "no barrier, a clean-up of 1.2 s and a timeout of 4 s": (slow_clean_up, False),
-    "the error held back for six tenths of the timeout": (six_tenths_of_the_timeout, True),
+VERSIONS = {  # scenario: the version, the timeout of its group, whether it hides a crash
+    "a barrier at the end of a good run": (version(after=dist.barrier), DETECTOR_TIMEOUT, False),
+    "a barrier in `finally`": (version(in_finally=dist.barrier), DETECTOR_TIMEOUT, True),
+    # 1 s is more than half of the timeout.
+    "no barrier, and 1 s before training begins": (version(before=pause(1.0)), DETECTOR_TIMEOUT, False),
+    "the error printed and dropped": (version(on_error=print), DETECTOR_TIMEOUT, True),
+    "another error raised in its place": (version(on_error=raise_another), DETECTOR_TIMEOUT, True),
+    "no barrier, a clean-up of 1.2 s and a timeout of 4 s": (version(in_finally=pause(1.2)), LONG_TIMEOUT, False),
+    "the error held back for six tenths of the timeout": (version(on_error=raise_it_late), DETECTOR_TIMEOUT, True),
 }
 
 
