@@ -68,7 +68,7 @@ def only_send_and_recv(case, rank, returned):
         )
 
 
-@check("each rank talks to its neighbours only")
+@check("each rank communicates with its neighbours only")
 def only_neighbours(case, rank, returned):
     left, right = (rank - 1) % case.world, (rank + 1) % case.world
     for operation in case.operations[rank]:

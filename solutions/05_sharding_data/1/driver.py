@@ -20,7 +20,7 @@ def drive(make_data):
 
 
 def hash_of_another_run(value):
-    """`hash` as another run would compute it: Python salts the hash of text anew in each run."""
+    """`hash` as another run would compute it: Python salts the hash of text differently in each run."""
     return hash(("another salt", value)) if isinstance(value, str | bytes) else hash(value)
 
 

@@ -197,7 +197,7 @@ def masks_and_noise_differ(case):
         )
 
 
-@check("another epoch draws anew, and a repeated one draws the same", DRAWS)
+@check("another epoch draws different numbers, and a repeated one draws the same", DRAWS)
 def epochs_differ_and_runs_repeat(cases):
     begin = f"with {cases[0].world} ranks: "
     for rank, (first, next_epoch, _, again) in enumerate(zip(*(case.results for case in cases), strict=True)):
@@ -211,7 +211,7 @@ def epochs_differ_and_runs_repeat(cases):
             expect(
                 equal(first[name], again[name]),
                 f"{begin}seed 1, epoch 0 was drawn twice, and rank {rank} got other {name}",
-                "a generator that is not seeded anew makes a draw depend on the draws before",
+                "a generator that is not seeded again makes a draw depend on the draws before",
             )
 
 

@@ -142,7 +142,7 @@ def only_own_batches_are_built(case, rank, result):
     expect(
         built_for_the_first == 1,
         f"rank {rank} had built {built_for_the_first} batches when the first was handed out: a run that stops there "
-        "has built the others in vain",
+        "has built the others for nothing",
         "a generator builds a batch, yields it, and goes on when the next one is asked for",
     )
 

@@ -1,4 +1,4 @@
-"""05.4: a stream over files that ranks and workers share, and that goes on exactly where it stopped."""
+"""05.4: a stream over files for ranks and workers, which resumes exactly where it stopped."""
 
 import json
 from itertools import chain
