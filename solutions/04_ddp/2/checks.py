@@ -133,4 +133,4 @@ def where_to_look(scenario):
         return "whether what comes out is the exception that your train has raised, or another one"
     if "dropped" in scenario:
         return "an exception that never comes out is as hidden as one that comes out late"
-    return "how long an exception may take, and what a rank returns that only lost contact"
+    return "how long an exception may take, and what a rank returns that did not crash"

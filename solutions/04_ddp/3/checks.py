@@ -103,7 +103,7 @@ def replicas_stay_equal(case, rank, result):
         expect(
             bits == case.results[0]["bits"][name],
             f"after your {REPAIRED} {name} on rank {rank} is not rank 0's",
-            "which line makes a rank hear of another rank's gradient, and is it reached in every step?",
+            "in which line does a rank receive another rank's gradient, and is it reached in every step?",
         )
 
 

@@ -1,4 +1,4 @@
-"""06.1: a flag that is set one line too late; a detector that sees replicas part, whatever the reason."""
+"""06.1: a flag that is set one line too late; a detector for replicas that differ for any reason."""
 
 import torch
 
@@ -27,7 +27,7 @@ DETECTED = [
         ", but the weights are equal on all ranks",
         "what your detector compares: weights of different ranks, or something else? Is the module that it makes the "
         "same on all ranks before the training?",
-        f"the detector lets {len(RIGHT)} sound loops pass",
+        f"the detector lets {len(RIGHT)} correct loops pass",
     ),
     detector.catches(
         ", but that loop leaves other weights on another rank",
@@ -36,7 +36,7 @@ DETECTED = [
             if "ends" in scenario
             else "what the ranks read, and how many micro-batches a step has: on equal data replicas stay equal"
         ),
-        f"and sees replicas part in {len(BROKEN)} others, that of the given script among them",
+        f"and catches {len(BROKEN)} after which the replicas differ, that of the given script among them",
     ),
 ]
 
