@@ -23,7 +23,7 @@ def make_model():
 
 
 def add(name, amounts):
-    """A change of a model: adds amounts[rank] to the last element of the parameter; rank -1 is the last one."""
+    """A change of a model: adds amounts[rank] to the last element of the parameter; -1 is the last rank."""
 
     def change(model, rank):
         amount = amounts.get(rank, amounts.get(rank - dist.get_world_size(), 0.0))
@@ -54,19 +54,37 @@ def signed_zero(signs):
     return change
 
 
-CASES = {  # scenario: what is done to the model of each rank
-    "all equal": lambda model, rank: None,
-    "the head of each rank trained alone": lambda model, rank: train_head(model, batches(rank, 4)),
-    "one element of head.bias, by 1e-12, on the last rank": add("head.bias", {-1: 1e-12}),
-    "two elements of head.weight swapped on rank 1": swap_elements,
-    "head.weight and head.bias on rank 1": both(add("head.weight", {1: 0.5}), add("head.bias", {1: 0.5})),
-    "the frozen backbone.weight on rank 1": add("backbone.weight", {1: 0.5}),
-    "head.weight is NaN on the last rank": add("head.weight", {-1: math.nan}),
-    "all equal, head.weight a NaN on every rank": lambda model, rank: model.head.weight.data.fill_(math.nan),
-    "head.weight: rank 1 above, rank 2 as far below": add("head.weight", {1: 0.25, 2: -0.25}),
-    "head.weight of rank 0, the others agree": add("head.weight", {0: 0.5}),
-    "head.bias on rank 1, head.weight on rank 2": both(add("head.bias", {1: 0.5}), add("head.weight", {2: 0.5})),
-    "head.bias is 0.0 on ranks 0 and 2, -0.0 on rank 1": signed_zero({1: -1.0}),
+def trained_alone(model, rank):
+    train_head(model, batches(rank, 4))
+
+
+def nan_everywhere(model, rank):
+    model.head.weight.data.fill_(math.nan)
+
+
+def nothing(model, rank):
+    pass
+
+
+CASES = {  # scenario: what is done to the model of each rank, and the first parameter and rank that differ, if any do
+    "all equal": (nothing, None),
+    "the head of each rank trained alone": (trained_alone, ("head.weight", 1)),
+    "one element of head.bias, by 1e-12, on the last rank": (add("head.bias", {-1: 1e-12}), ("head.bias", -1)),
+    "head.weight is NaN on the last rank": (add("head.weight", {-1: math.nan}), ("head.weight", -1)),
+    "all equal, head.weight a NaN on every rank": (nan_everywhere, None),
+    "two elements of head.weight swapped on rank 1": (swap_elements, ("head.weight", 1)),
+    "head.weight and head.bias on rank 1": (
+        both(add("head.weight", {1: 0.5}), add("head.bias", {1: 0.5})),
+        ("head.weight", 1),
+    ),
+    "the frozen backbone.weight on rank 1": (add("backbone.weight", {1: 0.5}), ("backbone.weight", 1)),
+    "head.weight: rank 1 above, rank 2 as far below": (add("head.weight", {1: 0.25, 2: -0.25}), ("head.weight", 1)),
+    "head.weight of rank 0, the others agree": (add("head.weight", {0: 0.5}), ("head.weight", 1)),
+    "head.bias on rank 1, head.weight on rank 2": (
+        both(add("head.bias", {1: 0.5}), add("head.weight", {2: 0.5})),
+        ("head.weight", 2),
+    ),
+    "head.bias is 0.0 on ranks 0 and 2, -0.0 on rank 1": (signed_zero({1: -1.0}), ("head.bias", 1)),
 }
 
 
@@ -78,7 +96,8 @@ def drive(function, what):
     """
     rank, world, model = dist.get_rank(), dist.get_world_size(), make_model()
     if isinstance(what, str):
-        CASES[what](model, rank)
+        change, _ = CASES[what]
+        change(model, rank)
         old = bits_of(model)
         raised, new = raised_by(function, model), bits_of(model)
         return {"raised": raised, "changed": [name for name in old if new[name] != old[name]]}
