@@ -28,7 +28,7 @@ def even(sizes, backward):
 
 
 def late(sizes, backward, begin, end):
-    """The same for a rank that is `begin` seconds later at the begin of backward, and `end` seconds at its end."""
+    """The same for a rank that is `begin` seconds later at the start of backward, and `end` seconds at its end."""
     return {name: time + begin + (end - begin) * time / backward for name, time in even(sizes, backward).items()}
 
 
@@ -78,7 +78,7 @@ def each_gradient_is_in_one_bucket(case, rank, result):
     for name in [*names, *planned]:
         expect(
             planned.count(name) == 1 and name in names,
-            f"{name!r} stands in the plan {planned.count(name)} times on rank {rank}",
+            f"{name!r} is in the plan {planned.count(name)} times on rank {rank}",
             "where a bucket is closed, and what is in the last one",
         )
 
@@ -118,8 +118,8 @@ def a_tenth_faster_than_the_default(case):
     planned, default = seconds(plan, sizes, last, *cable), seconds(default_plan(sizes, last), sizes, last, *cable)
     expect(
         planned <= MAX_SHARE * default,
-        f"the last message is over after {1e3 * planned:.0f} ms with {len(plan)} bucket{'s' * (len(plan) > 1)}, after "
-        f"{1e3 * default:.0f} ms with the default",
+        f"the last bucket has arrived after {1e3 * planned:.0f} ms with {len(plan)} bucket{'s' * (len(plan) > 1)}, "
+        f"after {1e3 * default:.0f} ms with the default",
         lambda: advice(plan, sizes, last, *cable),
     )
     return 1 - planned / default
@@ -131,14 +131,14 @@ def slowest(ready):
 
 
 def gradient_buckets(plan, sizes, ready):
-    """The buckets as the simulator takes them: the cost of one is the time since the one before it was ready."""
+    """The buckets as the simulator takes them: a bucket's cost is the time since the bucket before was ready."""
     ends = [0.0, *(max(ready[name] for name in bucket) for bucket in plan)]
     pairs = zip(plan, ends, ends[1:], strict=False)
     return [Gradient(sum(map(sizes.get, bucket)), end - begin) for bucket, begin, end in pairs]
 
 
 def seconds(plan, sizes, ready, latency, speed):
-    """From the begin of backward until the last message is over, by the simulator."""
+    """Seconds from the start of backward until the last bucket has arrived, by the simulator."""
     merged = gradient_buckets(plan, sizes, ready)
     backward = sum(bucket.cost for bucket in merged)
     return simulate(Compute(0.0, backward), merged, lambda size: latency + size / speed, bucket_mib=1e-9).seconds
@@ -154,7 +154,7 @@ def default_plan(sizes, ready):
 
 
 def advice(plan, sizes, ready, latency, speed):
-    """Where a plan that is too slow loses its time."""
+    """Where to look, if a plan is too slow."""
     if plan == default_plan(sizes, ready):
         return "these are the default's own buckets: what would another limit do?"
     if len(plan) > 1 and len(plan) * latency > sum(sizes.values()) / speed:

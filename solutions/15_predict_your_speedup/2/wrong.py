@@ -34,13 +34,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "times_of_rank_0", "plans on every rank from the times of rank 0, as DDP takes its order from there",
-        check=FASTER, says="rank 1 begins late: the last message", look="is the last rank ready", edit="""
+        check=FASTER, says="rank 1 begins late: the last bucket", look="is the last rank ready", edit="""
         -    dist.all_reduce(times, op=dist.ReduceOp.MAX)  # a message waits for the last rank
         +    dist.broadcast(times, src=0)
     """),
     WrongAnswer(
         "one_bucket", "sends everything at once, when backward is over",
-        check=FASTER, says="than their use: the last message", look="idle until the first bucket is full", edit="""
+        check=FASTER, says="than their use: the last bucket", look="idle until the first bucket is full", edit="""
         -    return min(plans, key=lambda buckets: end(buckets, sizes, last, latency, bytes_per_second))
         +    return plans[-1]
     """),
