@@ -1,4 +1,4 @@
-"""Inside a rank, for 17.3: a run of one process, its checkpoint on rank 0, and FSDP2 going on from there."""
+"""Inside a rank, for 17.3: a run of one process, its checkpoint on rank 0, and an FSDP2 run that continues from it."""
 
 import copy
 
@@ -13,7 +13,7 @@ STEPS_BEFORE, STEPS_AFTER = 5, 3  # the checkpoint
 
 
 class Model(nn.Module):
-    """Matrices and vectors by turns, so that the groups of the optimizer have another order than the model."""
+    """Matrices and vectors alternate, so that the groups of the optimizer have another order than the model."""
 
     def __init__(self, frozen):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Go on with FSDP2 where a run of DDP has stopped. The weights are right, and nothing is raised."""
+"""Continue a DDP run with FSDP2. The weights are right, and no error is raised."""
 
 import copy
 

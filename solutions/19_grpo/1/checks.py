@@ -1,4 +1,4 @@
-"""19.1: advantages and beta from each rank's own samples; a detector for numbers that should have been joint."""
+"""19.1: advantages and beta from each rank's own samples; a detector for numbers that should be joint."""
 
 import math
 
@@ -32,12 +32,12 @@ DETECTED = [
     detector.passes(
         ", but that loop gives what one process gives, but for rounding",
         "what you compare with, and how exactly: sums in another order differ in the last digits",
-        f"the detector lets {len(RIGHT)} loops with joint numbers pass",
+        f"the detector passes {len(RIGHT)} loops with joint numbers",
     ),
     detector.catches(
         ", but one process would have come to another policy and beta",
         by_pattern(BLIND_SPOTS),
-        f"and sees {len(BROKEN)} others, some with one beta on all ranks and all but two with equal replicas",
+        f"and detects {len(BROKEN)} others, some with the same beta on all ranks, all but two with equal replicas",
     ),
 ]
 

@@ -23,12 +23,12 @@ def loss_and_kl(logits, reference, actions, advantages, beta):
 
 
 def next_beta(beta, kl):
-    """Half as large at a KL of 0, as it was at TARGET, at most half as large again."""
+    """beta is halved at a KL of 0, stays the same at TARGET, and grows by half at most."""
     return beta * (1 + 0.5 * min(kl / TARGET - 1, 1.0))
 
 
 def train(logits, batches, beta):
-    """One step a batch, of as many samples on every rank. Returns (the new logits, beta after each step)."""
+    """One step per batch; every rank has equally many samples. Returns (the new logits, beta after each step)."""
     reference, betas = logits.detach(), []
     for actions, rewards in batches:
         advantages = (rewards - rewards.mean()) / rewards.std(correction=0)

@@ -22,12 +22,12 @@ ANSWERS = (
     WrongAnswer(
         "equal_samples_tested", "the detector gives all ranks the same samples",
         check="what_is_broken_is_seen", says="own mean and spread, own KL", edit="""
-        -    dealt = list(zip(actions[dist.get_rank()], rewards[dist.get_rank()], strict=True))
-        -    # Ranks that all hold everything have nothing to tell each other: each is the one process.
-        -    whole = list(zip(actions.transpose(0, 1).flatten(1), rewards.transpose(0, 1).flatten(1), strict=True))
-        +    dealt = list(zip(actions[0], rewards[0], strict=True))
-        +    # Ranks that all hold everything have nothing to tell each other: each is the one process.
-        +    whole = list(zip(actions[0].repeat(1, world), rewards[0].repeat(1, world), strict=True))
+        -    local = list(zip(actions[dist.get_rank()], rewards[dist.get_rank()], strict=True))
+        -    # If every rank has all samples, each rank is the one process.
+        -    joint = list(zip(actions.transpose(0, 1).flatten(1), rewards.transpose(0, 1).flatten(1), strict=True))
+        +    local = list(zip(actions[0], rewards[0], strict=True))
+        +    # If every rank has all samples, each rank is the one process.
+        +    joint = list(zip(actions[0].repeat(1, world), rewards[0].repeat(1, world), strict=True))
     """),
     WrongAnswer(
         "own_first", "adds up what it gathered, its own first: another order on every rank",
