@@ -7,6 +7,7 @@ import psutil
 from ddp_doctor import debug_server, movement, ranks
 from ddp_doctor.errors import InputError
 from ddp_doctor.job import Job, Rank
+from ddp_doctor.movement import environment
 
 LISTEN = 2.0  # seconds over which CPU time and bytes are counted
 
@@ -40,7 +41,7 @@ def look_at_job(pid: int, server: str | None = None) -> Job:
             ranks.look(rank, process)
     if server:
         debug_server.read(by_number, server)
-    sizes = [_environment(process).get("WORLD_SIZE", "") for process in processes.values()]
+    sizes = [environment(process).get("WORLD_SIZE", "") for process in processes.values()]
     world_size = max([len(processes), *(int(size) for size in sizes if size.isdigit())])
     return Job(by_number, world_size, "now")
 
@@ -52,18 +53,18 @@ def _ranks_around(process: psutil.Process) -> dict[int, psutil.Process]:
     MASTER_PORT. If that gives fewer than two, by their connections: the first rank, the process or its parent, each
     with its descendants. Raises InputError if the ranks below the launcher have several parents.
     """
-    environment = _environment(process)
+    own = environment(process)
     launcher = process
-    while launcher.pid != 1 and "LOCAL_RANK" in _environment(launcher):
+    while launcher.pid != 1 and "LOCAL_RANK" in environment(launcher):
         launcher = launcher.parent()
     descendants = [] if launcher.pid == 1 else launcher.children(recursive=True)
     processes = ranks.by_environment(descendants)
     launchers = sorted({each.ppid() for each in processes.values()})
     if len(launchers) > 1:
         raise InputError(f"Process {process.pid} has several jobs; attach to one of {', '.join(map(str, launchers))}.")
-    if not processes and "RANK" in environment:  # started by hand
-        address, everything = _store_address(environment), psutil.process_iter()
-        processes = ranks.by_environment(each for each in everything if _store_address(_environment(each)) == address)
+    if not processes and "RANK" in own:  # started by hand
+        address, everything = _store_address(own), psutil.process_iter()
+        processes = ranks.by_environment(each for each in everything if _store_address(environment(each)) == address)
     if len(processes) > 1:
         return processes
     for root in (next(iter(processes.values()), process), process, process.parent()):
@@ -74,13 +75,5 @@ def _ranks_around(process: psutil.Process) -> dict[int, psutil.Process]:
     return processes
 
 
-def _environment(process: psutil.Process) -> dict[str, str]:
-    """The variables of a process; {} if this user may not read them, or it is gone."""
-    try:
-        return process.environ()
-    except (psutil.Error, OSError):
-        return {}
-
-
-def _store_address(environment: dict[str, str]) -> tuple[str | None, str | None]:
-    return environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
+def _store_address(variables: dict[str, str]) -> tuple[str | None, str | None]:
+    return variables.get("MASTER_ADDR"), variables.get("MASTER_PORT")

@@ -46,6 +46,7 @@ class AuditedRun:
     whole    whether every rank came to the end of the script
     cores    the cores that the machine has for it
     second   the run of the same script, started again with the files of this one's checkpoint
+    not_set_back   why the second run could not start on files of a checkpoint in the middle of this one; None if it did
     single   the run of the same script on one process, or the reason why there is none
     """
 
@@ -53,6 +54,7 @@ class AuditedRun:
     whole: bool = True
     cores: int = 1
     second: "AuditedRun | None" = None
+    not_set_back: str | None = None
     single: "AuditedRun | str" = "it ran on these ranks only"
 
     @property

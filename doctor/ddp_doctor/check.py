@@ -10,7 +10,7 @@ from ddp_doctor.audited import AuditedRun
 from ddp_doctor.checks import findings
 from ddp_doctor.checks.finding import CATALOGUE, Finding
 from ddp_doctor.checks.replicas import steps_by_optimizer
-from ddp_doctor.checks.resume import loads, resume
+from ddp_doctor.checks.resume import loads
 from ddp_doctor.diagnosis import diagnose
 from ddp_doctor.job import Job
 from ddp_doctor.launch.cores import usable_cores
@@ -47,11 +47,11 @@ def check(script, arguments, nproc: int, seconds: float = 120.0, once: bool = Fa
     with tempfile.TemporaryDirectory(prefix="ddp_doctor_kept_") as copies:
         first, failed = _audited_run(script, arguments, nproc, seconds, Path(copies))
         if once or failed:
-            of_resume = [] if failed else [resume(first, None)]
-            return Checked([*findings(first), *of_resume], failed, _notes(first))
+            shown = [finding for finding in findings(first) if not failed or finding.check != "resume"]
+            return Checked(shown, failed, _notes(first))
         first.single = _on_one_process(script, arguments, seconds, first, Path(copies))
-        why_not = set_back(first, Path(copies))
-        if why_not is None:
+        first.not_set_back = set_back(first, Path(copies))
+        if first.not_set_back is None:
             print(f"doctor: its files are as they were after step {checkpoint_step(first)}; it starts again on them")
     second, failed = _audited_run(script, [*arguments, *resume_with], nproc, seconds)
     first.second, second.single = second, first.single
@@ -63,7 +63,7 @@ def check(script, arguments, nproc: int, seconds: float = 120.0, once: bool = Fa
         else finding
         for finding in findings(first)
     ]
-    return Checked([*confirmed, resume(first, second, why_not)], failed, _notes(first))
+    return Checked(confirmed, failed, _notes(first))
 
 
 def _on_one_process(script, arguments, seconds: float, first: AuditedRun, copies: Path) -> AuditedRun | str:

@@ -118,11 +118,16 @@ def waits_for(process: psutil.Process, in_subprocess: bool) -> str | None:
 
 def store_ports(processes) -> set[int]:
     """The ports of the ranks' stores: bytes there are no movement, since a rank that waits polls its store."""
-    ports = set()
-    for process in processes:
-        with contextlib.suppress(psutil.Error, OSError, ValueError):
-            ports.add(int(process.environ().get("MASTER_PORT", "")))
-    return ports
+    ports = (environment(process).get("MASTER_PORT", "") for process in processes)
+    return {int(port) for port in ports if port.isdigit()}
+
+
+def environment(process: psutil.Process) -> dict[str, str]:
+    """The variables of a process; {} if this user may not read them, or it is gone."""
+    try:
+        return process.environ()
+    except (psutil.Error, OSError):
+        return {}
 
 
 def _bytes_of_calls(pid: int) -> int:

@@ -1,5 +1,7 @@
 """Finds the processes that are a job's ranks, by their environment or their connections, and looks at them."""
 
+import contextlib
+
 import psutil
 
 from ddp_doctor import movement, stacks
@@ -15,13 +17,11 @@ def by_environment(processes) -> dict[int, psutil.Process]:
     """
     candidates = {}  # pid -> (process, the parent's pid, (RANK, WORLD_SIZE, MASTER_PORT))
     for process in processes:
-        try:
-            environment = process.environ()
-            if environment.get("RANK", "").isdigit() and environment.get("WORLD_SIZE", "").isdigit():
-                variables = int(environment["RANK"]), environment["WORLD_SIZE"], environment.get("MASTER_PORT")
+        environment = movement.environment(process)
+        if environment.get("RANK", "").isdigit() and environment.get("WORLD_SIZE", "").isdigit():
+            variables = int(environment["RANK"]), environment["WORLD_SIZE"], environment.get("MASTER_PORT")
+            with contextlib.suppress(psutil.Error):  # it has just ended
                 candidates[process.pid] = process, process.ppid(), variables
-        except (psutil.Error, OSError):
-            continue
     outer, inner = [], []
     for process, parent_pid, variables in candidates.values():
         if parent_pid not in candidates:

@@ -24,6 +24,7 @@ import pickle
 import sys
 import threading
 import time
+import traceback
 
 POLL = 0.05  # seconds between two looks
 SHARE = 0.05  # of the time, at most, is spent on writing PID.history while it grows
@@ -346,12 +347,12 @@ def _handled(thread):
 
 
 def _stack(frame):
-    """[[file, line, function], ...] from the innermost frame out."""
-    frames = []
-    while frame is not None and len(frames) < DEEPEST:
-        frames.append([frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name])
-        frame = frame.f_back
-    return frames
+    """[[file, line, function], ...] from the innermost frame out; [] without a frame."""
+    return _entries(traceback.walk_stack(frame))[:DEEPEST] if frame else []
+
+
+def _entries(frames_and_lines):
+    return [[frame.f_code.co_filename, line, frame.f_code.co_name] for frame, line in frames_and_lines]
 
 
 def _note_exits():
@@ -359,12 +360,12 @@ def _note_exits():
     former_hook, former_thread_hook = sys.excepthook, threading.excepthook
     former_exit, former_os_exit = sys.exit, os._exit
 
-    def excepthook(kind, error, traceback):
+    def excepthook(kind, error, error_traceback):
         try:
             _recorder.event("exception", **_first_of_chain(error))
             _recorder.last_look()  # torchrun may end this rank before it gets to its own end
         finally:
-            former_hook(kind, error, traceback)
+            former_hook(kind, error, error_traceback)
 
     def thread_hook(args):
         try:
@@ -399,11 +400,7 @@ def _first_of_chain(error):
         if earlier is None:
             break
         error = earlier
-    stack, traceback = [], error.__traceback__
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        stack.insert(0, [code.co_filename, traceback.tb_lineno, code.co_name])
-        traceback = traceback.tb_next
+    stack = _entries(traceback.walk_tb(error.__traceback__))[::-1]
     if isinstance(error, SyntaxError) and error.filename:
         stack.insert(0, [error.filename, error.lineno or 0, "<module>"])
     return {"type": type(error).__name__, "text": str(error), "stack": stack[:DEEPEST]}

@@ -24,9 +24,8 @@ from cases import CHECK_HEADING, FOLDER, MATRIX, header_and_line
 from ddp_doctor import audited, words
 from ddp_doctor.audited import AuditedRun
 from ddp_doctor.check import Checked, checklist
-from ddp_doctor.checks import FAILED, findings
-from ddp_doctor.checks.finding import Finding
-from ddp_doctor.checks.resume import resume
+from ddp_doctor.checks import findings
+from ddp_doctor.checks.finding import FAILED, Finding
 from ddp_doctor.set_back import set_back, take_copies
 from forked_ranks import run_ranks
 
@@ -80,12 +79,11 @@ def examine(case: Case) -> list[Finding]:
         first = _audited(case, folder / "first", folder / "out")
         single = _audited(case, folder / "single", folder / "alone", nproc=1)
         first.single = single if single.whole else "on one process the script did not come to its end"
-        if case.runs == 1:
-            return findings(first)
-        take_copies(folder / "first", folder)
-        why_not = set_back(first, folder)
-        first.second = _audited(case, folder / "second", folder / "out")
-        return [*findings(first), resume(first, first.second, why_not)]
+        if case.runs == 2:
+            take_copies(folder / "first", folder)
+            first.not_set_back = set_back(first, folder)
+            first.second = _audited(case, folder / "second", folder / "out")
+        return findings(first)
 
 
 def _audited(case: Case, audits: Path, out: Path, nproc: int = 2) -> AuditedRun:

@@ -4,6 +4,7 @@ import builtins
 import os
 import re
 import sys
+from traceback import walk_stack
 
 from .log import kind_of, where
 from .snapshot import Snapshot
@@ -55,8 +56,7 @@ def _record_open(log, path, mode, flags):
 
 def _is_called_by_script():
     """Whether the user's own code opens the file: itself, or through torch, Python's library or WRITING_PACKAGES."""
-    frame = sys._getframe(1)
-    while frame is not None:
+    for frame, _ in walk_stack(sys._getframe(1)):
         file = frame.f_code.co_filename
         kind = kind_of(file)
         if kind == "own":
@@ -64,7 +64,6 @@ def _is_called_by_script():
         is_other_package = kind == "package" and not any(f"-packages/{name}/" in file for name in WRITING_PACKAGES)
         if "importlib" in file or is_other_package:
             return False
-        frame = frame.f_back
     return False
 
 

@@ -6,6 +6,7 @@ import os
 import sys
 import sysconfig
 import threading
+from traceback import walk_stack
 
 DOCTOR = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # the doctor's own files, which no finding names
 LIBRARIES = tuple(
@@ -102,10 +103,6 @@ def caller(*skipped):
 
     Frames of the audit are skipped, and those of the installed files or folders `skipped`, such as "torch/".
     """
-    frame = sys._getframe(1)
-    while frame is not None and (
-        kind_of(frame.f_code.co_filename) == "audit"
-        or any(f"-packages/{path}" in frame.f_code.co_filename for path in skipped)
-    ):
-        frame = frame.f_back
-    return "own" if frame is None else kind_of(frame.f_code.co_filename)
+    files = (frame.f_code.co_filename for frame, _ in walk_stack(sys._getframe(1)))
+    kinds = (kind_of(file) for file in files if not any(f"-packages/{path}" in file for path in skipped))
+    return next((kind for kind in kinds if kind != "audit"), "own")

@@ -1,6 +1,7 @@
 """Finds the tensors in the local variables of the script's functions."""
 
 import sys
+from traceback import walk_stack
 
 import torch
 
@@ -42,8 +43,8 @@ def variables(skip):
 
     skip   ids of modules and tensors to leave out
     """
-    tensors, frame = {}, sys._getframe(1)
-    while frame is not None:
+    tensors = {}
+    for frame, _ in walk_stack(sys._getframe(1)):
         if kind_of(frame.f_code.co_filename) == "own":
             for name, value in list(frame.f_locals.items()):
                 if isinstance(value, torch.nn.parallel.DistributedDataParallel) or id(value) in skip:
@@ -53,7 +54,6 @@ def variables(skip):
                         tensors[f"{frame.f_code.co_name}: {path}"] = tensor
                     if len(tensors) >= MAX_TENSORS:
                         return tensors
-        frame = frame.f_back
     return tensors
 
 

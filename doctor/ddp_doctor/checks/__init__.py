@@ -1,57 +1,51 @@
 """The checks of `doctor check` on the records of an audited run, in the order of its checklist."""
 
-from ddp_doctor.audited import AuditedRun
-from ddp_doctor.checks import files, gradients, job, replicas, samples, scale, validation
-from ddp_doctor.checks.finding import Finding
+from dataclasses import replace
 
-FAILED = "this check itself failed"
-ALL = {
-    "replicas": replicas.replicas,
-    "averaged": gradients.averaged,
-    "accumulated": gradients.accumulated,
-    "scale": scale.scale,
-    "tokens": scale.tokens,
-    "once": gradients.once_per_update,
-    "unused": replicas.unused,
-    "buffers": replicas.buffers,
-    "state": replicas.state,
-    "samples": samples.own_samples,
-    "split": samples.split,
-    "reshuffled": samples.reshuffled,
-    "dropout": samples.dropout,
-    "draws": samples.draws,
-    "validation": validation.validation,
-    "metrics": validation.metrics,
-    "writers": files.one_writer,
-    "atomic": files.atomic,
-    "loadable": files.loadable,
-    "exit": job.clean_exit,
-    "timeout": job.timeout,
-    "threads": job.threads,
+from ddp_doctor.audited import AuditedRun
+from ddp_doctor.checks import files, gradients, job, replicas, resume, samples, scale, validation
+from ddp_doctor.checks.finding import Finding, result_of, unknown
+
+CHECKS = {  # name -> its title, and the function
+    "replicas": ("replicas equal after every step", replicas.replicas),
+    "averaged": ("gradients averaged over the ranks", gradients.averaged),
+    "accumulated": ("every backward pass reaches a step", gradients.accumulated),
+    "scale": ("steps as large as on one process", scale.scale),
+    "tokens": ("each value of the loss weighs the same", scale.tokens),
+    "once": ("gradients sent once per step", gradients.once_per_step),
+    "unused": ("every parameter used", replicas.unused),
+    "buffers": ("buffers equal on all ranks", replicas.buffers),
+    "state": ("what is evaluated or saved is equal on all ranks", replicas.state),
+    "samples": ("each rank reads its own samples", samples.own_samples),
+    "split": ("no rank trains on another's validation data", samples.split),
+    "reshuffled": ("reshuffled in every epoch", samples.reshuffled),
+    "dropout": ("dropout masks differ between ranks", samples.dropout),
+    "draws": ("samples are augmented differently on each rank", samples.draws),
+    "validation": ("validation reads each sample once", validation.validation),
+    "metrics": ("metrics reduced over the ranks", validation.metrics),
+    "writers": ("one writer per file", files.one_writer),
+    "atomic": ("checkpoints written atomically", files.atomic),
+    "loadable": ("checkpoints load with weights_only=True", files.loadable),
+    "exit": ("process group destroyed at the end", job.clean_exit),
+    "timeout": ("a timeout chosen", job.timeout),
+    "threads": ("threads x processes within the cores", job.threads),
+    "resume": ("a second start goes on where the first ended", resume.resume),
+}
+EFFECTS = {  # check -> the checks whose findings follow from it
+    "unused": ("averaged", "replicas"),
+    "averaged": ("replicas", "scale", "once"),
+    "replicas": ("scale",),
+    "accumulated": ("scale", "averaged", "tokens"),
+    "tokens": ("scale",),
+    "split": ("samples",),
 }
 
 
 def findings(run: AuditedRun) -> list[Finding]:
     """One finding for each check. One that follows from another finding becomes "unknown", and names that one."""
-    by_name = {name: _finding(name, check, run) for name, check in ALL.items()}
-    causes = {
-        "unused": ("averaged", "replicas"),
-        "averaged": ("replicas", "scale", "once"),
-        "replicas": ("scale",),
-        "accumulated": ("scale", "averaged", "tokens"),
-        "tokens": ("scale",),
-        "split": ("samples",),
-    }
-    for cause, effects in causes.items():
+    by_name = {name: result_of(check, run) for name, (_, check) in CHECKS.items()}
+    for cause, effects in EFFECTS.items():
         for effect in effects:
             if by_name[cause].status == "wrong" and by_name[effect].status in ("wrong", "note"):
-                by_name[effect] = Finding(effect, "unknown", f"follows from: {by_name[cause].title}")
-    return list(by_name.values())
-
-
-def _finding(name: str, check, run: AuditedRun) -> Finding:
-    """The check's finding, "unknown" if the check raises: the records of a script may be unlike any foreseen."""
-    try:
-        return check(run)
-    except Exception as error:
-        return Finding(name, "unknown", f"{FAILED}: {error!r}")
+                by_name[effect] = unknown(f"follows from: {CHECKS[cause][0]}")
+    return [replace(finding, check=name, title=CHECKS[name][0]) for name, finding in by_name.items()]

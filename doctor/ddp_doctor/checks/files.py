@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from ddp_doctor.audited import AuditedRun
-from ddp_doctor.checks.finding import Finding
+from ddp_doctor.checks.finding import Finding, note, ok, require, wrong
 
 
 def _name(path: str) -> str:
@@ -22,8 +22,8 @@ def one_writer(run: AuditedRun) -> Finding:
         if len(ranks) > 1:
             text = f"{len(ranks)} ranks write {_name(path)}"
             cure = "Write on rank 0 only, or to a name with the rank in it."
-            return Finding("writers", "wrong", text, ranks[min(ranks)]["frames"], "K2", cure)
-    return Finding("writers", "ok", f"{len(writers)} file{'s' * (len(writers) != 1)} written, each by one rank")
+            return wrong(text, ranks[min(ranks)]["frames"], "K2", cure)
+    return ok(f"{len(writers)} file{'s' * (len(writers) != 1)} written, each by one rank")
 
 
 def _saves(run: AuditedRun) -> list[tuple[int, dict]]:
@@ -32,8 +32,7 @@ def _saves(run: AuditedRun) -> list[tuple[int, dict]]:
 
 def atomic(run: AuditedRun) -> Finding:
     saves = _saves(run)
-    if not saves:
-        return Finding("atomic", "unknown", "nothing was saved with torch.save")
+    require(saves, "nothing was saved with torch.save")
     direct: dict[tuple[str, int], list[dict]] = {}
     for rank, save in saves:
         renames = [event for event in run.audits[rank].of("rename") if event["at"] > save["at"]]
@@ -41,7 +40,7 @@ def atomic(run: AuditedRun) -> Finding:
         if not any(event["source"] in file_and_folders for event in renames):
             direct.setdefault((save["path"], rank), []).append(save)
     if not direct:
-        return Finding("atomic", "ok", f"{len(saves)} saved under another name, then renamed")
+        return ok(f"{len(saves)} saved under another name, then renamed")
     # The first file that was saved twice, else the first file
     (path, _), path_saves = max(direct.items(), key=lambda entry: len(entry[1]) > 1)
     cure = "Save to a temporary name in the same folder, fsync, then os.replace to the final name."
@@ -55,16 +54,15 @@ def atomic(run: AuditedRun) -> Finding:
             status = "wrong"
         else:
             text += ", if something resumes from it"
-    return Finding("atomic", status, f"{_name(path)} {text}", path_saves[0]["frames"], "K1", cure)
+    return Finding(status, f"{_name(path)} {text}", path_saves[0]["frames"], "K1", cure)
 
 
 def loadable(run: AuditedRun) -> Finding:
     saves = [save for _, save in _saves(run) if save["load_error"] is not None]
-    if not saves:
-        return Finding("loadable", "unknown", "nothing was saved with torch.save to a path")
+    require(saves, "nothing was saved with torch.save to a path")
     for save in saves:
         if save["load_error"]:
             text = f"torch.load refuses {_name(save['path'])} because of {save['load_error']}"
             cure = "Save tensors, numbers, text and containers of them: state_dict(), not the model."
-            return Finding("loadable", "note", text, save["frames"], "K4", cure)
-    return Finding("loadable", "ok", f"{len(saves)} loaded again")
+            return note(text, save["frames"], "K4", cure)
+    return ok(f"{len(saves)} loaded again")

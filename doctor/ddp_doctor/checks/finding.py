@@ -1,34 +1,12 @@
-"""One finding of a check, the titles of the checks, and the names of the known kinds of failure."""
+"""One finding of a check, and the names of the known kinds of failure."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
+from ddp_doctor.audited import AuditedRun
 from ddp_doctor.history import Frame
 
-TITLES = {
-    "replicas": "replicas equal after every step",
-    "averaged": "gradients averaged over the ranks",
-    "accumulated": "every backward pass reaches a step",
-    "scale": "steps as large as on one process",
-    "tokens": "each value of the loss weighs the same",
-    "once": "gradients sent once per step",
-    "unused": "every parameter used",
-    "buffers": "buffers equal on all ranks",
-    "state": "what is evaluated or saved is equal on all ranks",
-    "samples": "each rank reads its own samples",
-    "split": "no rank trains on another's validation data",
-    "reshuffled": "reshuffled in every epoch",
-    "dropout": "dropout masks differ between ranks",
-    "draws": "samples are augmented differently on each rank",
-    "validation": "validation reads each sample once",
-    "metrics": "metrics reduced over the ranks",
-    "writers": "one writer per file",
-    "atomic": "checkpoints written atomically",
-    "loadable": "checkpoints load with weights_only=True",
-    "resume": "a second start goes on where the first ended",
-    "exit": "process group destroyed at the end",
-    "timeout": "a timeout chosen",
-    "threads": "threads x processes within the cores",
-}
 CATALOGUE = {  # kind of failure -> its name, and a report of it
     "C1": "unused parameter; its error comes one step late",
     "K1": "torn checkpoint (Lightning#19970)",
@@ -56,24 +34,47 @@ CATALOGUE = {  # kind of failure -> its name, and a report of it
 }
 
 
+FAILED = "this check itself failed"
+
+
 @dataclass(frozen=True)
 class Finding:
     """One line of the checklist.
 
-    check   a key of TITLES
     status  "ok", "wrong", "note" (a defect in some scripts, not in all) or "unknown" (cannot be decided)
     frames  of the user's own code, innermost first
     entry   a key of CATALOGUE
     cure    what to do
+    check, title   a key of CHECKS and its title; `findings` sets them
     """
 
-    check: str
     status: str
     text: str
     frames: tuple[Frame, ...] = ()
     entry: str = ""
     cure: str = ""
+    check: str = ""
+    title: str = ""
 
-    @property
-    def title(self) -> str:
-        return TITLES[self.check]
+
+ok, unknown, note, wrong = (partial(Finding, status) for status in ("ok", "unknown", "note", "wrong"))
+
+
+class Undecided(Exception):
+    """Raised where a check cannot be decided; its text says why."""
+
+
+def require(condition: object, why_not: str) -> None:
+    """Raises Undecided, with the text `why_not`, unless the condition is true."""
+    if not condition:
+        raise Undecided(why_not)
+
+
+def result_of(check: Callable[[AuditedRun], Finding], run: AuditedRun) -> Finding:
+    """The check's finding, "unknown" if the check raises: the records of a script may be unlike any foreseen."""
+    try:
+        return check(run)
+    except Undecided as why_not:
+        return unknown(str(why_not))
+    except Exception as error:
+        return unknown(f"{FAILED}: {error!r}")

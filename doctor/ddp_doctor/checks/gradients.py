@@ -4,7 +4,7 @@ import math
 import statistics
 
 from ddp_doctor.audited import AuditedRun
-from ddp_doctor.checks.finding import Finding
+from ddp_doctor.checks.finding import Finding, note, ok, require, unknown, wrong
 from ddp_doctor.checks.replicas import NO_OPTIMIZER, differ, made_equal, steps_by_optimizer, weights_differ
 
 CLOSE = 0.02  # relative tolerance: a mean that was sent in bfloat16 still is one
@@ -51,21 +51,16 @@ def used_gradients(optimizer, rows):
     return {i: [used for row in rows if (used := _used_gradient(row, i)) is not None] for i in indices}
 
 
-def _wrong(text: str, frames, entry: str, cure: str) -> Finding:
-    return Finding("averaged", "wrong", text, frames, entry, cure)
-
-
 def averaged(run: AuditedRun) -> Finding:
     optimizers = steps_by_optimizer(run)
-    if not optimizers:
-        return Finding("averaged", "unknown", NO_OPTIMIZER)
+    require(optimizers, NO_OPTIMIZER)
     if finding := _not_waited_for(run):
         return finding
     if {event["name"] for event in run.gradient_collectives} == {"reduce"} and not run.first("ddp"):
         cure = "Use dist.all_reduce: dist.reduce gives the result to its root only."
         if any(weights_differ(rows[-1], i) for optimizer, rows in optimizers for i in range(len(optimizer["shapes"]))):
             frames = run.gradient_collectives[0]["frames"]
-            return _wrong("the gradients are reduced to one rank only", frames, "S12", cure)
+            return wrong("the gradients are reduced to one rank only", frames, "S12", cure)
     factors, unclear, backward = [], 0, run.first("backward")
     for optimizer, rows in optimizers:
         used = used_gradients(optimizer, rows)
@@ -73,7 +68,7 @@ def averaged(run: AuditedRun) -> Finding:
         if clip := _clip_of_local_gradient(run, rows):
             text = "each rank clips its own gradient, before the ranks' mean is taken"
             cure = "Clip once per step, after the gradients have been averaged: every rank then has the same norm."
-            return _wrong(text, clip["frames"], "S9", cure)
+            return wrong(text, clip["frames"], "S9", cure)
         never_sent = [i for i in local if weights_differ(rows[-1], i)]
         independent = any(differ(rows[0], "weights_before", i) for i in used) and not run.data_parallel
         if never_sent and not independent and not run.splits_the_model and not made_equal(rows):
@@ -83,23 +78,22 @@ def averaged(run: AuditedRun) -> Finding:
         factors += [factor for each in used.values() for factor in each if factor != "local"]
         trained = [i for i in used if any(step["has_gradient"][i] for row in rows for step in row.values())]
         unclear += len([i for i in trained if set(used[i]) <= {"local"}])
-    if not factors:
-        return Finding("averaged", "unknown", "the ranks' own gradients were equal, or could not be compared")
+    require(factors, "the ranks' own gradients were equal, or could not be compared")
     factor = statistics.median(factors)
     if abs(factor - 1) <= CLOSE:
         if unclear:
-            return Finding("averaged", "unknown", f"averaged, but for {unclear} parameters it is not known")
-        return Finding("averaged", "ok", "what a step used is the mean of the ranks' last gradients")
+            return unknown(f"averaged, but for {unclear} parameters it is not known")
+        return ok("what a step used is the mean of the ranks' last gradients")
     scale = _loss_scale(run, optimizers, backward)
     if abs(factor * run.world - 1) <= CLOSE and scale is not None and abs(scale - 1) <= CLOSE:
         return _wrong_scale(run, backward, "divided twice by the number of ranks", "small", "Divide once.")
     if abs(factor - run.world) > CLOSE * run.world:
-        return Finding("averaged", "unknown", f"a step used {factor:.3g} times the mean of the ranks' gradients")
+        return unknown(f"a step used {factor:.3g} times the mean of the ranks' gradients")
     if scale is not None and abs(scale * run.world - 1) <= CLOSE:
-        return Finding("averaged", "ok", "summed over the ranks, of losses that were divided by their number")
+        return ok("summed over the ranks, of losses that were divided by their number")
     if scale is None or abs(scale - 1) > CLOSE:
         text = "summed over the ranks, which is right only if each loss was divided by a count over all ranks"
-        return Finding("averaged", "unknown", text)
+        return unknown(text)
     cure = "Divide by the world size after the all-reduce, or use ReduceOp.AVG."
     return _wrong_scale(run, backward, f"summed over {run.world} ranks", "large", cure)
 
@@ -113,7 +107,7 @@ def _not_waited_for(run: AuditedRun) -> Finding | None:
             if not any(event["number"] == sent["number"] for event in audit.between(sent["at"], step["at"], "waited")):
                 text = "the step does not wait for the gradients: async_op=True returns before they have arrived"
                 cure = "Keep what the collective returns, and call its wait() before optimizer.step()."
-                return _wrong(text, sent["frames"], "S12", cure)
+                return wrong(text, sent["frames"], "S12", cure)
     return None
 
 
@@ -142,27 +136,27 @@ def _not_sent(run: AuditedRun, step, which: str, indices, backward) -> Finding:
         earlier = [event for event in audit.of("backward", "step") if event["at"] < sent[0]["at"]]
         if earlier and earlier[-1]["event"] == "step":
             text = "the gradients are sent after the step, which has used each rank's own"
-            return _wrong(text, sent[0]["frames"], "S12", "Send them between loss.backward() and optimizer.step().")
+            return wrong(text, sent[0]["frames"], "S12", "Send them between loss.backward() and optimizer.step().")
     if not ddp:
         cure = "Wrap the model in DistributedDataParallel, or all-reduce each gradient before the step."
-        return _wrong(text, frames, "S13", cure)
+        return wrong(text, frames, "S13", cure)
     trained_in_ddp = {step["ddp"][i] for i in indices}
     if trained_in_ddp == {False}:
         text = f"{which} sent between the ranks: they were frozen when DDP wrapped the model"
-        return _wrong(text, ddp["frames"], "S12", "Set requires_grad before the model is wrapped, or wrap it anew.")
+        return wrong(text, ddp["frames"], "S12", "Set requires_grad before the model is wrapped, or wrap it anew.")
     if True not in trained_in_ddp:
         text += "; these parameters are in no DDP model"
-        return _wrong(text, frames, "S12", "Give the DDP wrapper one module that holds all that is trained.")
+        return wrong(text, frames, "S12", "Give the DDP wrapper one module that holds all that is trained.")
     calls = [call for call in audit.training_calls() if call["ddp"]]
     if not calls:
         cure = "Call the DDP wrapper itself, not its .module."
-        return _wrong(f"{text}; the model is called past its DDP wrapper", frames, "S11", cure)
+        return wrong(f"{text}; the model is called past its DDP wrapper", frames, "S11", cure)
     which_passes = "the last pass before a step" if any(call["syncs"] for call in calls) else "all passes"
     if which_passes != "all passes" and all(_syncs_last(calls, step) for step in audit.of("step")):
-        return _wrong(text, frames, "S12", "Call the DDP wrapper once for each backward pass, and nothing past it.")
+        return wrong(text, frames, "S12", "Call the DDP wrapper once for each backward pass, and nothing past it.")
     text += f"; {which_passes} ran under no_sync(), or with require_backward_grad_sync=False"
     cure = "Run all but the last micro-batch of a step under no_sync(), and that one, forward and backward, outside."
-    return _wrong(text, calls[0]["frames"], "P1", cure)
+    return wrong(text, calls[0]["frames"], "P1", cure)
 
 
 def _syncs_last(calls, step) -> bool:
@@ -180,14 +174,13 @@ def _loss_scale(run: AuditedRun, optimizers, backward) -> float | None:
 def _wrong_scale(run: AuditedRun, backward, what: str, how: str, cure: str) -> Finding:
     text = f"gradients are {what}, of losses that are each the mean of the rank's own batch: "
     text += f"steps are {run.world} times too {how}"
-    return _wrong(text, (run.gradient_collectives or [backward])[0]["frames"], "S23", cure)
+    return wrong(text, (run.gradient_collectives or [backward])[0]["frames"], "S23", cure)
 
 
 def accumulated(run: AuditedRun) -> Finding:
     """Whether gradients are cleared, in most steps, before an optimizer has used them."""
     optimizers = steps_by_optimizer(run)
-    if not optimizers:
-        return Finding("accumulated", "unknown", NO_OPTIMIZER)
+    require(optimizers, NO_OPTIMIZER)
     for audit in run.audits.values():
         steps = audit.of("step")
         cleared = [event for event in audit.of("cleared") if steps and event["at"] < steps[-1]["at"]]
@@ -199,8 +192,8 @@ def accumulated(run: AuditedRun) -> Finding:
             number = len(audit.of("backward"))
             text = f"{len(cleared)} of {number} backward passes' gradients are cleared before a step has used them"
             cure = "Call zero_grad() once per step: after optimizer.step(), or before the first micro-batch."
-            return Finding("accumulated", "wrong", text, cleared[0]["frames"], "S6", cure)
-    return Finding("accumulated", "ok", "none was cleared before a step had used it")
+            return wrong(text, cleared[0]["frames"], "S6", cure)
+    return ok("none was cleared before a step had used it")
 
 
 def _are_used(optimizers) -> bool:
@@ -209,11 +202,10 @@ def _are_used(optimizers) -> bool:
     return bool(used) and sum(map(bool, used)) * 2 >= len(used)
 
 
-def once_per_update(run: AuditedRun) -> Finding:
+def once_per_step(run: AuditedRun) -> Finding:
     calls = [call for call in run.of("call").get(0, []) if call["ddp"] and call["train"] and call["gradients"]]
     steps, passes = run.of("step").get(0, []), run.of("backward").get(0, [])
-    if not calls or not steps:
-        return Finding("once", "unknown", "no DDP model was updated by an optimizer of torch")
+    require(calls and steps, "no DDP model was updated by an optimizer of torch")
     end = steps[-1]["at"]
     sent = [call for call in calls if call["syncs"] and call["at"] < end]
     used_passes = len([event for event in passes if event["at"] < end]) - len(run.of("cleared").get(0, []))
@@ -221,5 +213,5 @@ def once_per_update(run: AuditedRun) -> Finding:
     if sent_more_than_once and len({step["optimizer"] for step in steps}) == 1:
         text = f"{len(sent) / len(steps):.3g} times per step: each backward pass sends"
         cure = "Run all but the last micro-batch under model.no_sync(), forward and backward."
-        return Finding("once", "note", text, passes[0]["frames"], "P1", cure)
-    return Finding("once", "ok", f"{len(sent)} in {len(steps)} steps")
+        return note(text, passes[0]["frames"], "P1", cure)
+    return ok(f"{len(sent)} in {len(steps)} steps")

@@ -1,7 +1,7 @@
 """Are the ranks' replicas one model: weights, buffers, and which parameters got a gradient, step by step?"""
 
 from ddp_doctor.audited import AuditedRun
-from ddp_doctor.checks.finding import Finding
+from ddp_doctor.checks.finding import Finding, ok, require, result_of, unknown, wrong
 
 NO_OPTIMIZER = "no optimizer of torch made a step on every rank"
 
@@ -60,8 +60,7 @@ def made_equal(rows) -> bool:
 
 def replicas(run: AuditedRun) -> Finding:
     optimizers = steps_by_optimizer(run)
-    if not optimizers:
-        return Finding("replicas", "unknown", NO_OPTIMIZER)
+    require(optimizers, NO_OPTIMIZER)
     for optimizer, rows in optimizers:
         indices = range(len(optimizer["shapes"]))
         differs = [any(weights_differ(row, i) for i in indices) for row in rows]
@@ -71,18 +70,18 @@ def replicas(run: AuditedRun) -> Finding:
         first = differs.index(True)
         if not all(differs[first:]) or made_equal(rows):
             text = f"the replicas differ after step {first + 1}, and are made equal again later (local SGD?)"
-            return Finding("replicas", "unknown", text)
+            return unknown(text)
         if differs_at_start and not run.data_parallel or run.splits_the_model:
-            return Finding("replicas", "unknown", "the ranks hold different weights; whether they should is not known")
+            return unknown("the ranks hold different weights; whether they should is not known")
         if differs_at_start:
             text = "the ranks start from different weights, and never become equal"
             cure = "Broadcast rank 0's weights before the first step, or wrap the model in DDP."
-            return Finding("replicas", "wrong", text, optimizer["frames"], "S13", cure)
+            return wrong(text, optimizer["frames"], "S13", cure)
         why, cure = _why_different(rows, first)
         text = f"the weights differ between the ranks from step {first + 1} on; {why}"
-        return Finding("replicas", "wrong", text, next(iter(rows[first].values()))["frames"], "S12", cure)
+        return wrong(text, next(iter(rows[first].values()))["frames"], "S12", cure)
     number = sum(len(rows) for _, rows in optimizers)
-    return Finding("replicas", "ok", f"equal after each of {number} steps")
+    return ok(f"equal after each of {number} steps")
 
 
 def _why_different(rows, first: int) -> tuple[str, str]:
@@ -106,8 +105,8 @@ def _why_different(rows, first: int) -> tuple[str, str]:
 
 def state(run: AuditedRun) -> Finding:
     """Whether other weights than the replicas' are equal: of evaluated models, and of variables that rank 0 saves."""
-    if not run.data_parallel or replicas(run).status != "ok":
-        return Finding("state", "unknown", "it is not known whether the ranks are to hold the same")
+    equal_replicas = run.data_parallel and result_of(replicas, run).status == "ok"
+    require(equal_replicas, "it is not known whether the ranks are to hold the same")
     cure = "Change it on every rank alike, or broadcast it from rank 0 before it is used."
     phases_by_rank = [audit.evaluations() for audit in run.audits.values()]
     for phases in zip(*phases_by_rank, strict=False):
@@ -119,7 +118,7 @@ def state(run: AuditedRun) -> Finding:
             text = f"the {model} that is evaluated has other weights on each rank"
             if len(set(weights)) < run.world:
                 text = f"the {model} that is evaluated has not the same weights on all ranks"
-            return Finding("state", "wrong", text, frames, "S12", cure)
+            return wrong(text, frames, "S12", cure)
     sums = {rank: {event["steps"]: event["sums"] for event in events} for rank, events in run.of("variables").items()}
     common_steps = sorted(set.intersection(*map(set, sums.values())))
     for save in run.of("save").get(0, []):
@@ -129,19 +128,17 @@ def state(run: AuditedRun) -> Finding:
             changes = any(len(set(column)) > 1 for column in zip(*rows, strict=True))
             if rows and changes and len(set(rows[-1])) > 1:
                 text = f"{name.partition(': ')[2]}, which rank 0 saves, differs between the ranks: each has its own"
-                return Finding("state", "wrong", text, save["frames"], "S12", cure)
+                return wrong(text, save["frames"], "S12", cure)
     if any(phases_by_rank):
-        return Finding("state", "ok", "what is evaluated has the same weights on all ranks")
-    return Finding("state", "unknown", "nothing was evaluated, and what else is to be equal is not known")
+        return ok("what is evaluated has the same weights on all ranks")
+    return unknown("nothing was evaluated, and what else is to be equal is not known")
 
 
 def unused(run: AuditedRun) -> Finding:
     optimizers = steps_by_optimizer(run)
-    if not optimizers:
-        return Finding("unused", "unknown", NO_OPTIMIZER)
+    require(optimizers, NO_OPTIMIZER)
     for optimizer, rows in optimizers:
-        if any(step["has_closure"] for row in rows for step in row.values()):
-            return Finding("unused", "unknown", "the optimizer calls a closure")
+        require(not any(step["has_closure"] for row in rows for step in row.values()), "the optimizer calls a closure")
         trained = [i for i, trains in enumerate(optimizer["trains"]) if trains]
         never_used = [i for i in trained if not any(step["has_gradient"][i] for row in rows for step in row.values())]
         used_on_some = [i for i in trained if any(differ(row, "has_gradient", i) for row in rows)]
@@ -151,13 +148,13 @@ def unused(run: AuditedRun) -> Finding:
         which = f"{len(indices)} of {len(trained)} parameters (of shape {shapes})"
         cure = "Use every parameter in every step, or take it out; find_unused_parameters=True lets DDP skip it."
         if used_on_some:
-            return Finding("unused", "wrong", f"{which} got a gradient on some ranks only", frames, "S16", cure)
+            return wrong(f"{which} got a gradient on some ranks only", frames, "S16", cure)
         if never_used:
             apart = run.first("ddp") and any(weights_differ(row, i) for row in rows for i in trained)
             text = f"{which} never got a gradient"
             text += "; DDP then sent nothing, and the replicas differ" if apart else ""
-            return Finding("unused", "wrong" if apart else "note", text, frames, "C1", cure)
-    return Finding("unused", "ok", "each parameter of the optimizers got a gradient")
+            return Finding("wrong" if apart else "note", text, frames, "C1", cure)
+    return ok("each parameter of the optimizers got a gradient")
 
 
 def buffers(run: AuditedRun) -> Finding:
@@ -169,16 +166,15 @@ def buffers(run: AuditedRun) -> Finding:
     rows = list(zip(*calls.values(), strict=False))[1:]
     if not rows:
         text = "one forward pass only" if any(calls.values()) else "no model with buffers was called in training"
-        return Finding("buffers", "unknown", text)
+        return unknown(text)
     names = sorted(set.intersection(*map(_different_buffers, rows)))
     if not names:
-        return Finding("buffers", "ok", "equal when a forward pass begins")
-    if not run.data_parallel:
-        return Finding("buffers", "unknown", f"{names[0]} differs between the ranks; whether it should is not known")
+        return ok("equal when a forward pass begins")
+    require(run.data_parallel, f"{names[0]} differs between the ranks; whether it should is not known")
     text = f"{', '.join(names[:3])} {'differ' if len(names) > 1 else 'differs'} between the ranks: "
     text += "what is saved or evaluated depends on the rank"
     cure = "Let DDP broadcast buffers (its default), use SyncBatchNorm, or a norm without buffers."
-    return Finding("buffers", "wrong", text, (run.first("ddp") or rows[-1][0])["frames"], "S14", cure)
+    return wrong(text, (run.first("ddp") or rows[-1][0])["frames"], "S14", cure)
 
 
 def _different_buffers(row) -> set[str]:

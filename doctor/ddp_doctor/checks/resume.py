@@ -6,7 +6,7 @@ the step that the first run made from the same weights, its later steps with tho
 
 from ddp_doctor.audit.log import MAX_STEPS
 from ddp_doctor.audited import Audit, AuditedRun
-from ddp_doctor.checks.finding import Finding
+from ddp_doctor.checks.finding import Finding, ok, require, unknown
 
 COMPARED = ("weights_before", "gradients", "weights_after", "rates")  # of the steps of two runs
 CURE = (
@@ -15,21 +15,17 @@ CURE = (
 )
 
 
-def resume(first: AuditedRun, second: AuditedRun | None, why_not: str | None = None) -> Finding:
-    """why_not: why the second run could not start on the files of a checkpoint in the middle of the first."""
-    if second is None:
-        return Finding("resume", "unknown", "the script ran only once")
-    if not second.whole:
-        return Finding("resume", "unknown", "the second run did not come to its end")
+def resume(first: AuditedRun) -> Finding:
+    second = first.second
+    require(second is not None, "the script ran only once")
+    require(second.whole, "the second run did not come to its end")
     steps, resumed_steps = _steps(first), _steps(second)
-    if not first.first("save"):
-        return Finding("resume", "unknown", "the first run saved nothing with torch.save")
+    require(first.first("save"), "the first run saved nothing with torch.save")
     loaded = loads(first, second)
-    if not steps or not resumed_steps:
-        text = "loaded the checkpoint, and made no step" if loaded else "made no step"
-        return Finding("resume", "unknown", f"the second run {text}")
-    if why_not is not None:
-        return _after_the_end(steps, resumed_steps, loaded, why_not)
+    text = "loaded the checkpoint, and made no step" if loaded else "made no step"
+    require(steps and resumed_steps, f"the second run {text}")
+    if first.not_set_back is not None:
+        return _after_the_end(steps, resumed_steps, loaded, first.not_set_back)
     return _in_the_middle(first, second, steps, resumed_steps, loaded)
 
 
@@ -54,22 +50,21 @@ def loads(first: AuditedRun, second: AuditedRun) -> list[dict]:
 
 
 def _wrong(text: str, loaded: list[dict], status: str = "wrong") -> Finding:
-    return Finding("resume", status, text, loaded[0]["frames"] if loaded else (), "S18", CURE)
+    return Finding(status, text, loaded[0]["frames"] if loaded else (), "S18", CURE)
 
 
 def _after_the_end(steps, resumed_steps, loaded, why_not: str) -> Finding:
     """Compares the second run's start with the first's end: there is no step of the first to compare its steps with."""
-    if not loaded:
-        return Finding("resume", "unknown", f"{why_not}, and the second run loaded nothing of what the first had saved")
+    require(loaded, f"{why_not}, and the second run loaded nothing of what the first had saved")
     last = {rank: rank_steps[-1] for rank, rank_steps in steps.items()}
     resumed = {rank: rank_steps[0] for rank, rank_steps in resumed_steps.items()}
     if any(step["weights_before"] != last[rank]["weights_after"] for rank, step in resumed.items()):
         text = "the second run loaded a checkpoint, and begins with other weights than the first ended with"
-        return Finding("resume", "unknown", f"{text} (the last save may be older)")
+        return unknown(f"{text} (the last save may be older)")
     same = "the second run begins with the weights with which the first ended"
     if any(any(last[rank]["state"]) and not any(step["state"]) for rank, step in resumed.items()):
         return _wrong(f"{same}, but without the state of its optimizer", loaded)
-    return Finding("resume", "unknown", f"{same}; the rest cannot be compared: {why_not}")
+    return unknown(f"{same}; the rest cannot be compared: {why_not}")
 
 
 def _in_the_middle(first: AuditedRun, second: AuditedRun, steps, resumed_steps, loaded) -> Finding:
@@ -82,14 +77,14 @@ def _in_the_middle(first: AuditedRun, second: AuditedRun, steps, resumed_steps, 
         if loaded:
             return _wrong("the second run loads a checkpoint, and begins with the weights of the beginning", loaded)
         text = "the second run loaded nothing of what the first had saved"
-        return Finding("resume", "unknown", f'{text} (if it needs an argument for that: --resume-with "...")')
+        return unknown(f'{text} (if it needs an argument for that: --resume-with "...")')
     differences, status = _differences(first, second, steps, resumed_steps, at)
     count = len(steps[0])
     goes_on = f"started again on the checkpoint after step {at} of {count}, it goes on with the same weights"
     if differences:
         return _wrong(f"{goes_on}, but: {'; '.join(differences)}", loaded, status)
     compared = min(min(len(steps[rank]) - at, len(resumed_steps[rank])) for rank in steps)
-    return Finding("resume", "ok", f"{goes_on}: {compared} step{'s' * (compared != 1)} equal bit for bit")
+    return ok(f"{goes_on}: {compared} step{'s' * (compared != 1)} equal bit for bit")
 
 
 def _steps_before_resume(steps, resumed_steps, first: AuditedRun) -> int | None:

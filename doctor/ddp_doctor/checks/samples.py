@@ -5,7 +5,7 @@ import re
 
 from ddp_doctor import source_lines
 from ddp_doctor.audited import AuditedRun
-from ddp_doctor.checks.finding import Finding
+from ddp_doctor.checks.finding import Finding, ok, require, unknown, wrong
 
 FEW = 7  # samples: fewer may come in the same order twice by chance
 NOT_DATA_PARALLEL = "the ranks do not train one model together, as far as is seen"
@@ -53,8 +53,7 @@ def epoch_list(run: AuditedRun, trains: bool):
 
 
 def own_samples(run: AuditedRun) -> Finding:
-    if not run.data_parallel:
-        return Finding("samples", "unknown", NOT_DATA_PARALLEL)
+    require(run.data_parallel, NOT_DATA_PARALLEL)
     cure = "Give the DataLoader a DistributedSampler, or each rank its own share: data[rank::world_size]."
     epochs, disjoint, which = epoch_list(run, trains=True), False, ""
     for ranks in epochs:
@@ -68,13 +67,13 @@ def own_samples(run: AuditedRun) -> Finding:
         varied = min(map(len, unique)) > max(3, shortest // 2)
         if varied and all(rank_samples[:shortest] == samples[0][:shortest] for rank_samples in samples):
             text = "every rank reads the same samples in the same order: their mean gradient is that of one rank"
-            return Finding("samples", "wrong", text, epoch["frames"], "S4", cure)
+            return wrong(text, epoch["frames"], "S4", cure)
         if not all(rank_epoch["whole"] for rank_epoch in by_rank):
             continue
         common = len(set.intersection(*unique))
         if varied and shortest > FEW and common > 0.9 * min(map(len, unique)):
             text = f"every rank reads all {common} samples in each epoch"
-            return Finding("samples", "wrong", text, epoch["frames"], "S4", cure)
+            return wrong(text, epoch["frames"], "S4", cure)
         if epoch["distributed"]:
             indices = [i for rank_epoch in by_rank for i in rank_epoch["indices"]]
             repeated = len(indices) - len(set(indices))
@@ -82,7 +81,7 @@ def own_samples(run: AuditedRun) -> Finding:
                 unread = epoch["size"] - len(set(indices))
                 text = f"{repeated} samples are read by more than one rank, and {unread} of {epoch['size']} by none"
                 cure = "Give all ranks the same seed, epoch and num_replicas, and each its own rank."
-                return Finding("samples", "wrong", text, epoch["frames"], "S4", cure)
+                return wrong(text, epoch["frames"], "S4", cure)
         shared = sum(map(len, unique)) - len(set.union(*unique))
         all_unique = all(len(a) == len(b) for a, b in zip(samples, unique, strict=True))
         distinctive = all(rank_epoch["distinctive"] for rank_epoch in by_rank)
@@ -93,7 +92,7 @@ def own_samples(run: AuditedRun) -> Finding:
         which = which or f"{sum(map(len, samples))} samples in the first epoch, "
     if frames := _same_inputs(run):
         text = "every rank calls the model with the same batch, each time: their mean gradient is that of one rank"
-        return Finding("samples", "wrong", text, frames, "S4", cure)
+        return wrong(text, frames, "S4", cure)
     calls = _training_calls(run)
     passes = [_first_pass(rank_calls) for rank_calls in calls]
     if not epochs and all(passes):
@@ -103,16 +102,16 @@ def own_samples(run: AuditedRun) -> Finding:
         passes_end = all(len(a) < len(_samples(rank_calls)) for a, rank_calls in zip(passes, calls, strict=True))
         disjoint = not shared and passes_end
     if disjoint:
-        return Finding("samples", "ok", f"{which or 'in a whole pass over the data '}none read by two ranks")
+        return ok(f"{which or 'in a whole pass over the data '}none read by two ranks")
     if any(call["inputs"] is not None for rank_calls in calls for call in rank_calls):
-        return Finding("samples", "unknown", "the batches differ; whether the ranks' shares overlap is not known")
-    return Finding("samples", "unknown", "what the model was called with is not known")
+        return unknown("the batches differ; whether the ranks' shares overlap is not known")
+    return unknown("what the model was called with is not known")
 
 
 def _overlap(count: int, frames) -> Finding:
     text = f"{count} sample{'s are' if count > 1 else ' is'} in the shares of two ranks"
     cure = "Begin each share where the one before ends: data[rank::world_size], or a DistributedSampler."
-    return Finding("samples", "wrong", text, frames, "S4", cure)
+    return wrong(text, frames, "S4", cure)
 
 
 def _samples(calls) -> list[int]:
@@ -150,24 +149,23 @@ def split(run: AuditedRun) -> Finding:
     trained = [set(_samples(calls)) for calls in _training_calls(run)]
     evaluations = [[call for calls in audit.evaluations() for call in calls] for audit in run.audits.values()]
     validated = [set(_samples(calls)) for calls in evaluations]
-    if not run.data_parallel or not all(trained) or not any(validated):
-        return Finding("split", "unknown", "the samples of training and of validation are not known on all ranks")
+    known = run.data_parallel and all(trained) and any(validated)
+    require(known, "the samples of training and of validation are not known on all ranks")
     own = any(a & b for a, b in zip(trained, validated, strict=True))
     across = set.union(*(trained[a] & validated[b] for a, b in itertools.permutations(range(run.world), 2)))
     if across and not own and len(across) > max(1, 0.05 * len(set.union(*validated))):
         text = f"{len(across)} samples that one rank validates on are trained on by another: the ranks split otherwise"
         cure = "Split with one seed on all ranks: random_split(data, lengths, torch.Generator().manual_seed(0))."
         calls = next(filter(None, evaluations))
-        return Finding("split", "wrong", text, calls[0]["frames"], "S4", cure)
+        return wrong(text, calls[0]["frames"], "S4", cure)
     if across or own:
-        return Finding("split", "unknown", "samples of the training are evaluated; whether they should be is not known")
-    return Finding("split", "ok", "no sample of the training is evaluated on any rank, as far as both were read")
+        return unknown("samples of the training are evaluated; whether they should be is not known")
+    return ok("no sample of the training is evaluated on any rank, as far as both were read")
 
 
 def draws(run: AuditedRun) -> Finding:
     """Whether the ranks draw different random numbers while they make samples, or augment them in the loop."""
-    if not run.data_parallel:
-        return Finding("draws", "unknown", NOT_DATA_PARALLEL)
+    require(run.data_parallel, NOT_DATA_PARALLEL)
     fetches = [[event for event in events if event["gradients"]] for events in run.of("fetch").values()]
     workers = {event["worker"] for events in fetches for event in events}
     any_draw, unclear = False, ""
@@ -182,7 +180,7 @@ def draws(run: AuditedRun) -> Finding:
                 frames = frames or (run.first("epoch") or {"frames": ()})["frames"]
                 title = "torch's generator" if name == "torch" else name
                 text = f"while samples are made, {title} gives the same numbers on all ranks, in {len(rows)} batches"
-                return Finding("draws", "wrong", text, frames, "S15", cure)
+                return wrong(text, frames, "S15", cure)
     rows = list(zip(*run.of("draw").values(), strict=False))
     begin = (next(iter(run.audits.values())).of("backward") or [{"at": 0}])[0]["at"]
     for generator, frame in dict.fromkeys((row[0]["generator"], row[0]["frames"][0]) for row in rows):
@@ -195,11 +193,11 @@ def draws(run: AuditedRun) -> Finding:
         line = source_lines.text_at(frame.file, frame.line)
         if calls[0][0]["is_array"] or AUGMENTS.search(" ".join([line, *(frame.function for frame in frames)])):
             text = f"{generator} gives the same numbers on all ranks, in each of {len(calls)} calls"
-            return Finding("draws", "wrong", text, frames, "S15", cure)
+            return wrong(text, frames, "S15", cure)
         unclear = f"{generator} gives the same numbers on all ranks; whether that is meant is not known"
     if unclear or not any_draw:
-        return Finding("draws", "unknown", unclear or "no random numbers were drawn for samples, as far as is seen")
-    return Finding("draws", "ok", "the ranks draw different numbers for their samples")
+        return unknown(unclear or "no random numbers were drawn for samples, as far as is seen")
+    return ok("the ranks draw different numbers for their samples")
 
 
 def _training_calls(run: AuditedRun) -> list[list[dict]]:
@@ -233,10 +231,10 @@ def reshuffled(run: AuditedRun) -> Finding:
             epoch = next(iter(orders[0].values()))
             cure = "Call sampler.set_epoch(epoch) before each epoch." if epoch["distributed"] else "Seed only once."
             text = "the second epoch has the order of the first"
-            return Finding("reshuffled", "wrong", text, epoch["frames"], "S1", cure)
+            return wrong(text, epoch["frames"], "S1", cure)
     if compared:
-        return Finding("reshuffled", "ok", "the second epoch had another order than the first")
-    return Finding("reshuffled", "unknown", "no DataLoader that shuffles was read for two epochs")
+        return ok("the second epoch had another order than the first")
+    return unknown("no DataLoader that shuffles was read for two epochs")
 
 
 def dropout(run: AuditedRun) -> Finding:
@@ -244,11 +242,10 @@ def dropout(run: AuditedRun) -> Finding:
     if not calls:
         has_dropout = any(call["has_dropout"] for rank_calls in _training_calls(run) for call in rank_calls)
         text = "the model has dropout, which was not seen (compiled?)" if has_dropout else "no dropout was seen"
-        return Finding("dropout", "unknown", text)
-    if not run.data_parallel:
-        return Finding("dropout", "unknown", NOT_DATA_PARALLEL)
+        return unknown(text)
+    require(run.data_parallel, NOT_DATA_PARALLEL)
     if any(len({(call["state"], tuple(call["shape"])) for call in row}) > 1 for row in calls):
-        return Finding("dropout", "ok", "the ranks draw from different states of their generators")
+        return ok("the ranks draw from different states of their generators")
     text = f"the ranks draw the same masks, in each of {len(calls)} calls: their generators have the same state"
     cure = "Once the model is built, seed each rank differently: torch.manual_seed(seed + rank)."
-    return Finding("dropout", "wrong", text, calls[0][0]["frames"], "S15", cure)
+    return wrong(text, calls[0][0]["frames"], "S15", cure)

@@ -3,37 +3,33 @@
 import statistics
 
 from ddp_doctor.audited import Audit, AuditedRun
-from ddp_doctor.checks.finding import Finding
+from ddp_doctor.checks.finding import Finding, ok, require, unknown, wrong
 from ddp_doctor.checks.gradients import CLOSE, used_gradients
 from ddp_doctor.checks.replicas import steps_by_optimizer
 
 
 def tokens(run: AuditedRun) -> Finding:
     """Whether the ranks' losses, of which DDP takes the mean, are means over equal numbers of values."""
-    if not steps_by_optimizer(run) or not run.data_parallel:
-        return Finding("tokens", "unknown", "no gradients are averaged, as far as is seen")
+    require(steps_by_optimizer(run) and run.data_parallel, "no gradients are averaged, as far as is seen")
     rows = list(zip(*run.of("backward").values(), strict=False))
     reductions = {event["reduction"] for row in rows for event in row}
-    if len(reductions) != 1 or reductions == {"other"}:
-        return Finding("tokens", "unknown", "how the loss is reduced over its batch is not known")
+    require(len(reductions) == 1 and reductions != {"other"}, "how the loss is reduced over its batch is not known")
     is_mean = reductions == {"mean"}  # else a sum, which the script may have divided by a count
     unequal = [row for row in rows if len({event["count" if is_mean else "factor"] for event in row}) > 1]
     if 2 * len(unequal) <= len(rows):
-        return Finding("tokens", "ok", f"equal shares in {len(rows) - len(unequal)} of {len(rows)} backward passes")
+        return ok(f"equal shares in {len(rows) - len(unequal)} of {len(rows)} backward passes")
     counts = [event["count"] if is_mean else round(1 / event["factor"]) for event in unequal[0]]
     text = (
         f"each rank's loss is the mean over its own values ({' and '.join(map(str, counts[:4]))} in one pass), and the "
         "mean of these means weighs the values of a short batch more"
     )
     cure = "Divide each rank's sum by the number of values on all ranks (all-reduced), times the world size under DDP."
-    return Finding("tokens", "wrong", text, unequal[0][0]["frames"], "S5", cure)
+    return wrong(text, unequal[0][0]["frames"], "S5", cure)
 
 
 def scale(run: AuditedRun) -> Finding:
-    if not steps_by_optimizer(run) or not run.data_parallel:
-        return Finding("scale", "unknown", "no gradients are averaged, as far as is seen")
-    if isinstance(run.single, str):
-        return Finding("scale", "unknown", f"nothing to compare it with: {run.single}")
+    require(steps_by_optimizer(run) and run.data_parallel, "no gradients are averaged, as far as is seen")
+    require(not isinstance(run.single, str), f"nothing to compare it with: {run.single}")
     samples, single_samples = _samples_per_step(run), _samples_per_step(run.single)
     growth = samples and single_samples and run.world * samples / single_samples
     rate = _rate_growth(run, run.single)
@@ -43,20 +39,19 @@ def scale(run: AuditedRun) -> Finding:
         text = f"the learning rate grows {rate:.3g}-fold from 1 process to {run.world}"
         text += f", the global batch {growth:.3g}-fold"
         cure = "Scale the rate once at most, and by no more than the global batch has grown."
-        return Finding("scale", "wrong", text, run.first("optimizer")["frames"], "S23", cure)
-    if gradient is None or not rate:
-        return Finding("scale", "unknown", "the gradient's scale could not be told in one of the runs")
+        return wrong(text, run.first("optimizer")["frames"], "S23", cure)
+    require(gradient is not None and rate, "the gradient's scale could not be told in one of the runs")
     size = gradient * rate if rate < 0.95 or gradient < 0.95 < 1.05 < rate else gradient
     if abs(size - 1) <= CLOSE:
         text = f"the gradient is scaled as on 1 process, the learning rate {rate:.3g} times its rate"
-        return Finding("scale", "ok", text)
+        return ok(text)
     ratio = min((run.world, 1 / run.world, run.world**2, run.world**-2), key=lambda ratio: abs(size / ratio - 1))
     if abs(size / ratio - 1) > 0.15:
-        return Finding("scale", "unknown", f"the gradient is {size:.3g} times as large as on 1 process")
+        return unknown(f"the gradient is {size:.3g} times as large as on 1 process")
     how = f"{ratio:g} times too large" if ratio > 1 else f"{1 / ratio:g} times too small"
     text = f"steps are {how}, compared with 1 process on the same local batch: the gradient is {size:.3g} of its mean"
     cure = "DDP has averaged already: divide neither loss nor gradient by the world size, and do not sum instead."
-    return Finding("scale", "wrong", text, run.first("backward")["frames"], "S23", cure)
+    return wrong(text, run.first("backward")["frames"], "S23", cure)
 
 
 def _samples_per_step(run: AuditedRun) -> float | None:

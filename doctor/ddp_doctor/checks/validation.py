@@ -5,7 +5,7 @@ import re
 
 from ddp_doctor import source_lines
 from ddp_doctor.audited import AuditedRun
-from ddp_doctor.checks.finding import Finding
+from ddp_doctor.checks.finding import Finding, note, ok, require, unknown, wrong
 from ddp_doctor.checks.samples import epoch_list
 
 BETTER = re.compile(
@@ -16,8 +16,7 @@ REDUCE = "All-reduce the sum and the count, then divide."
 
 def validation(run: AuditedRun) -> Finding:
     epochs = epoch_list(run, trains=False)
-    if not epochs:
-        return Finding("validation", "unknown", "no DataLoader was read without gradients on every rank")
+    require(epochs, "no DataLoader was read without gradients on every rank")
     undecided = ""
     for ranks in epochs:
         by_rank = list(ranks.values())
@@ -41,8 +40,8 @@ def validation(run: AuditedRun) -> Finding:
             text = f"DistributedSampler reads {twice} of {by_rank[0]['size']} samples twice"
             text += ", so that all ranks have the same number"
             cure = "Validate on range(rank, len(data), world_size), and reduce sums and counts."
-            return Finding("validation", "wrong", text, by_rank[0]["frames"], "S2", cure)
-    return Finding("validation", "unknown" if undecided else "ok", undecided or "no sample is counted twice")
+            return wrong(text, by_rank[0]["frames"], "S2", cure)
+    return unknown(undecided) if undecided else ok("no sample is counted twice")
 
 
 def _collectives_after(run: AuditedRun, ranks, word: str = "") -> bool:
@@ -60,16 +59,15 @@ def metrics(run: AuditedRun) -> Finding:
         if not _collectives_after(run, ranks) and (metric := _unreduced_metric(run, ranks[0])):
             event, number = metric
             text = f"rank 0 prints {number}, which covers only its own share of the validation data: "
-            return Finding("metrics", "wrong", f"{text}nothing was reduced", event["frames"], "S20", REDUCE)
+            return wrong(f"{text}nothing was reduced", event["frames"], "S20", REDUCE)
         if sent := _mean_of_means(run, ranks):
             sizes = " and ".join(str(_size(share)) for share in ranks.values())
             text = f"the mean of the ranks' means is taken, over shares of {sizes} samples"
-            return Finding("metrics", "wrong", text, sent["frames"], "S5", REDUCE)
+            return wrong(text, sent["frames"], "S5", REDUCE)
     if run.has_group and (finding := _unreduced_choice(run)):
         return finding
-    if not run.has_group or not run.of("print").get(0):
-        return Finding("metrics", "unknown", "rank 0 prints no numbers")
-    return _unreduced_loss(run) or Finding("metrics", "unknown", "what else is printed cannot be told from outside")
+    require(run.has_group and run.of("print").get(0), "rank 0 prints no numbers")
+    return _unreduced_loss(run) or unknown("what else is printed cannot be told from outside")
 
 
 def _disjoint_validations(run: AuditedRun):
@@ -166,7 +164,7 @@ def _unreduced_choice(run: AuditedRun) -> Finding | None:
             what = "own share of the validation data" if evaluated else "own batch"
             text = f"the checkpoint is chosen {condition} by rank 0's number, which covers only its {what}"
             cure = "Reduce the number over the ranks (sum and count) before it decides."
-            return Finding("metrics", "wrong", text, save["frames"], "S20", cure)
+            return wrong(text, save["frames"], "S20", cure)
     return None
 
 
@@ -233,5 +231,5 @@ def _unreduced_loss(run: AuditedRun) -> Finding | None:
                 what = "the loss of its own batch" if end - begin == 1 else "the mean loss of its own batches"
                 text = f"rank 0 prints {what}, {shown[0]}, where the others have {others}"
                 cure = "Reduce it if it is to speak for all ranks."
-                return Finding("metrics", "note", text, printed["frames"], "S20", cure)
+                return note(text, printed["frames"], "S20", cure)
     return None
