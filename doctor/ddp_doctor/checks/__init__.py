@@ -9,7 +9,7 @@ from ddp_doctor.checks.finding import Finding, result_of, unknown
 CHECKS = {  # name -> its title, and the function
     "replicas": ("replicas equal after every step", replicas.replicas),
     "averaged": ("gradients averaged over the ranks", gradients.averaged),
-    "accumulated": ("every backward pass reaches a step", gradients.accumulated),
+    "accumulated": ("gradients of every backward pass used", gradients.accumulated),
     "scale": ("steps as large as on one process", scale.scale),
     "tokens": ("each value of the loss weighs the same", scale.tokens),
     "once": ("gradients sent once per step", gradients.once_per_step),

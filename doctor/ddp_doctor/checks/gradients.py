@@ -83,7 +83,7 @@ def averaged(run: AuditedRun) -> Finding:
     if abs(factor - 1) <= CLOSE:
         if unclear:
             return unknown(f"averaged, but for {unclear} parameters it is not known")
-        return ok("what a step used is the mean of the ranks' last gradients")
+        return ok("the steps used the mean of the ranks' last gradients")
     scale = _loss_scale(run, optimizers, backward)
     if abs(factor * run.world - 1) <= CLOSE and scale is not None and abs(scale - 1) <= CLOSE:
         return _wrong_scale(run, backward, "divided twice by the number of ranks", "small", "Divide once.")
@@ -129,7 +129,7 @@ def _clip_of_local_gradient(run: AuditedRun, rows):
 
 
 def _not_sent(run: AuditedRun, step, which: str, indices, backward) -> Finding:
-    text = f"{which} sent between the ranks: each updates with its own"
+    text = f"{which} sent between the ranks: each rank steps with its own"
     frames = (backward or step)["frames"]
     audit, sent, ddp = next(iter(run.audits.values())), run.gradient_collectives, run.first("ddp")
     if sent and not ddp:
@@ -211,7 +211,7 @@ def once_per_step(run: AuditedRun) -> Finding:
     used_passes = len([event for event in passes if event["at"] < end]) - len(run.of("cleared").get(0, []))
     sent_more_than_once = min(len(sent), used_passes) >= 2 * len(steps)
     if sent_more_than_once and len({step["optimizer"] for step in steps}) == 1:
-        text = f"{len(sent) / len(steps):.3g} times per step: each backward pass sends"
+        text = f"{len(sent) / len(steps):.3g} times per step: each backward pass sends them"
         cure = "Run all but the last micro-batch under model.no_sync(), forward and backward."
         return note(text, passes[0]["frames"], "P1", cure)
     return ok(f"{len(sent)} in {len(steps)} steps")

@@ -97,10 +97,10 @@ def _why_different(rows, first: int) -> tuple[str, str]:
         text = f"on rank {', '.join(map(str, changed))} they are changed between two steps, not by the optimizer"
         return text, "Change weights on all ranks alike, or broadcast them afterwards."
     if any(differ(row, "gradients", i) for i in indices):
-        return "each uses another gradient", cure
+        return "the ranks step with different gradients", cure
     if first and any(differ(row, "state", i) for i in indices):
         return "the optimizers' states differ", "Load the same state on every rank."
-    return "the same gradient becomes another step", cure
+    return "the optimizers make different steps from the same gradient", cure
 
 
 def state(run: AuditedRun) -> Finding:
@@ -117,7 +117,7 @@ def state(run: AuditedRun) -> Finding:
         if same_call and None not in weights and len(set(weights)) > 1:
             text = f"the {model} that is evaluated has other weights on each rank"
             if len(set(weights)) < run.world:
-                text = f"the {model} that is evaluated has not the same weights on all ranks"
+                text = f"the {model} that is evaluated does not have the same weights on all ranks"
             return wrong(text, frames, "S12", cure)
     sums = {rank: {event["steps"]: event["sums"] for event in events} for rank, events in run.of("variables").items()}
     common_steps = sorted(set.intersection(*map(set, sums.values())))

@@ -10,8 +10,8 @@ from ddp_doctor.checks.finding import Finding, ok, require, unknown
 
 COMPARED = ("weights_before", "gradients", "weights_after", "rates")  # of the steps of two runs
 CURE = (
-    "Save and load, besides the weights: optimizer, scheduler and scaler, the step (and the place in the data), and "
-    "the generators of every rank."
+    "Save and load, besides the weights: optimizer, scheduler and scaler, the step count (and the position in the "
+    "data), and the generators of every rank."
 )
 
 
@@ -112,7 +112,7 @@ def _differences(first: AuditedRun, second: AuditedRun, steps, resumed_steps, at
         expected, resumed = pairs[unequal]
         when = f" at its step {unequal + 1}" if unequal else ""
         if expected["state"] != resumed["state"]:
-            wrong.append(f"its optimizer has not the state that it had{when}")
+            wrong.append(f"its optimizer does not have the state that it had{when}")
         if expected["rates"] != resumed["rates"]:
             wrong.append(f"its learning rate is {_rate(resumed)}, not {_rate(expected)}{when}")
         inputs, expected_inputs = _inputs(second.audits[rank], unequal), _inputs(first.audits[rank], at + unequal)
@@ -124,10 +124,10 @@ def _differences(first: AuditedRun, second: AuditedRun, steps, resumed_steps, at
         elif expected["gradients"] != resumed["gradients"]:
             notes.append(f"its gradients are other ones on the same data (dropout?){when}")
         elif not wrong:
-            notes.append(f"the same gradients become another step{when}")
+            notes.append(f"its optimizer makes another step from the same gradients{when}")
     all_recorded = all(len(rank_steps) < MAX_STEPS for rank_steps in steps.values())
     if all_recorded and all(len(rank_steps) == len(steps[rank]) for rank, rank_steps in resumed_steps.items()):
-        wrong.append(f"it makes all {len(steps[0])} steps once more: the step is not restored")
+        wrong.append(f"it makes all {len(steps[0])} steps once more: the step count is not restored")
     return list(dict.fromkeys(wrong or notes)), "wrong" if wrong else "note"
 
 

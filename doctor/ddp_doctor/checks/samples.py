@@ -154,7 +154,8 @@ def split(run: AuditedRun) -> Finding:
     own = any(a & b for a, b in zip(trained, validated, strict=True))
     across = set.union(*(trained[a] & validated[b] for a, b in itertools.permutations(range(run.world), 2)))
     if across and not own and len(across) > max(1, 0.05 * len(set.union(*validated))):
-        text = f"{len(across)} samples that one rank validates on are trained on by another: the ranks split otherwise"
+        text = f"{len(across)} samples that one rank validates on are trained on by another: "
+        text += "the ranks split the data differently"
         cure = "Split with one seed on all ranks: random_split(data, lengths, torch.Generator().manual_seed(0))."
         calls = next(filter(None, evaluations))
         return wrong(text, calls[0]["frames"], "S4", cure)

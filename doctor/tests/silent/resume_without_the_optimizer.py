@@ -1,5 +1,5 @@
 # check: resume
-# says: its optimizer has not the state that it had
+# says: its optimizer does not have the state that it had
 # runs: 2
 import os
 import sys
