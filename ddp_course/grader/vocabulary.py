@@ -24,7 +24,8 @@ from ddp_course.grader.verdict import Wrong
 
 __all__ = ["Call", "Case", "Check", "Detector", "Job", "JobRecord", "LogsOf", "Mistake", "Wrong", "cases", "check"]
 __all__ += ["expect", "expect_few_bytes_sent", "expect_few_operations", "expect_one_verdict", "called_once"]
-__all__ += ["bit_equal_on_all_ranks", "expect_loss", "expect_shapes", "like_neighbours", "number", "numbers"]
+__all__ += ["bit_equal_on_all_ranks", "expect_loss", "expect_own_completions", "expect_shapes", "like_neighbours"]
+__all__ += ["norm", "number", "numbers"]
 __all__ += ["by_pattern", "driver_job", "one_process", "recognised", "show", "where"]
 
 Text = str | Callable[..., str]
@@ -386,6 +387,29 @@ def expect_loss(rank: int, loss: Any, right: float, rel_tol: float, likeness: Ca
         math.isclose(loss, right, rel_tol=rel_tol, abs_tol=1e-12),
         lambda: f"the loss on rank {rank} is {loss:.9g}; one process has {right:.9g}{likeness(loss)}",
         lambda: advice(loss),
+    )
+
+
+def norm(gradients: Iterable[Tensor]) -> float:
+    """The norm of all gradients together."""
+    return math.sqrt(sum(gradient.square().sum().item() for gradient in gradients))
+
+
+def expect_own_completions(case: Case, rank: int, scored: int, own: int, gradient_bytes: int, other_bytes: int) -> None:
+    """Raise Wrong if a rank scores more completions than its `own`, or sends more than its gradient once.
+
+    gradient_bytes, other_bytes: those of the gradient, and the most that it may send besides. Broadcasts do not count.
+    """
+    sent = sum(operation.bytes for operation in case.operations[rank] if operation.op != "broadcast")
+    expect(
+        scored <= own,
+        f"the model of rank {rank} scored {scored} completions; this rank has {own}",
+        "which completions a rank has to score, and how often",
+    )
+    expect(
+        case.world == 1 or sent <= gradient_bytes + other_bytes,
+        f"rank {rank} handed over {sent:,} bytes; the gradients have {gradient_bytes:,}",
+        "how often the gradients are sent, and what else is",
     )
 
 

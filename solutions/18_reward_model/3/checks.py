@@ -2,7 +2,16 @@
 
 import math
 
-from ddp_course.grader.vocabulary import bit_equal_on_all_ranks, check, driver_job, expect, expect_loss, expect_shapes
+from ddp_course.grader.vocabulary import (
+    bit_equal_on_all_ranks,
+    check,
+    driver_job,
+    expect,
+    expect_loss,
+    expect_own_completions,
+    expect_shapes,
+    norm,
+)
 
 from . import driver
 
@@ -68,21 +77,7 @@ the_ranks_agree_to_the_last_bit = bit_equal_on_all_ranks()
 @check("a rank scores its own pairs only, and its gradient travels once")
 def a_rank_scores_its_own_pairs(case, rank, result):
     (_, _, rows), pairs = result, len(case.args[0][0][rank])
-    sent = sum(operation.bytes for operation in case.operations[rank] if operation.op != "broadcast")
-    expect(
-        rows <= 2 * pairs,
-        f"the head of rank {rank} scored {rows} completions; this rank's {pairs} pairs have {2 * pairs}",
-        "which pairs a rank has to score, and how often",
-    )
-    expect(
-        case.world == 1 or sent <= SIZE + SMALL + 24 * pairs,
-        f"rank {rank} handed over {sent:,} bytes; the gradients have {SIZE:,}",
-        "how often the gradients are sent, and what else is",
-    )
-
-
-def norm(gradients):
-    return math.sqrt(sum(gradient.square().sum().item() for gradient in gradients))
+    expect_own_completions(case, rank, rows, 2 * pairs, SIZE, SMALL + 24 * pairs)
 
 
 def likeness(loss, case):

@@ -2,7 +2,16 @@
 
 import math
 
-from ddp_course.grader.vocabulary import bit_equal_on_all_ranks, check, driver_job, expect, expect_loss, expect_shapes
+from ddp_course.grader.vocabulary import (
+    bit_equal_on_all_ranks,
+    check,
+    driver_job,
+    expect,
+    expect_loss,
+    expect_own_completions,
+    expect_shapes,
+    norm,
+)
 
 from . import driver
 
@@ -97,22 +106,8 @@ the_ranks_agree_to_the_last_bit = bit_equal_on_all_ranks()
 
 @check("a rank scores its own completions only, and its gradient travels once")
 def completions_stay_where_they_are(case, rank, result):
-    (_, _, rows), count = result, len(case.args[0][0][rank][0])
-    sent = sum(operation.bytes for operation in case.operations[rank] if operation.op != "broadcast")
-    expect(
-        rows <= count,
-        f"the policy of rank {rank} scored {rows} completions; this rank has {count}",
-        "which completions a rank has to score, and how often",
-    )
-    expect(
-        case.world == 1 or sent <= SIZE + SMALL,
-        f"rank {rank} handed over {sent:,} bytes; the gradients have {SIZE:,}",
-        "how often the gradients are sent, and what else is",
-    )
-
-
-def norm(gradients):
-    return math.sqrt(sum(gradient.square().sum().item() for gradient in gradients))
+    (_, _, rows), (prompts, _, _) = result, case.args[0][0][rank]
+    expect_own_completions(case, rank, rows, len(prompts), SIZE, SMALL)
 
 
 def likeness(loss, right, case):
