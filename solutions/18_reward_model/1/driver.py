@@ -1,4 +1,4 @@
-"""Inside a rank, for 18.1: run the learner's detector on loops whose shares are known, and the learner's own loop."""
+"""Inside a rank, for 18.1: run the learner's detector on loops with known shares, and the learner's own loop."""
 
 import torch
 import torch.distributed as dist
@@ -22,10 +22,10 @@ def drive(function, version, *arguments):
 
 
 class Loop:
-    """A loop whose saved head has moved by the sum of the ranks' gradients, each times its share.
+    """A loop that moves the saved head by the sum of the ranks' gradients, each times its share.
 
     shares(world)     the share of each rank
-    reduce(gradient)  the gradient that a rank steps by; default: the sum of the ranks' gradients, each times its share
+    reduce(gradient)  the gradient of a rank's step; default: the sum of the ranks' gradients, each times its share
     finish(head)      is called after the last step
     """
 
@@ -99,7 +99,7 @@ VERSIONS = {
 
 
 def data(rank):
-    """(head, chosen, rejected) with which a rank begins; they differ between ranks."""
+    """(head, chosen, rejected) of a rank at the start; they differ between the ranks."""
     generator = torch.Generator().manual_seed(900 + rank)
     head = torch.randn(FEATURES, dtype=torch.float64, generator=generator)
     return head, *torch.randn(2, PAIRS, FEATURES, dtype=torch.float64, generator=generator)
@@ -112,7 +112,7 @@ def try_out(train, steps):
 
 
 def one_process(world, steps, start=0, ranks=None):
-    """The head of one process that begins with the head of rank `start` and has the pairs of `ranks`, default: all."""
+    """The head of one process that starts from the head of rank `start`, on the pairs of `ranks`; default: all."""
     head = data(start)[0]
     pairs = [torch.cat(part) for part in zip(*(data(rank)[1:] for rank in ranks or range(world)), strict=True)]
     for _ in range(steps):

@@ -45,7 +45,7 @@ def main():
             chosen, rejected = pairs_of(part)
             right = (chosen @ saved > rejected @ saved).double().mean().item()
             print(f"the saved head ranks {right:.0%} of the pairs in part {part} right", flush=True)
-    dist.barrier()  # who left now would close a connection that another rank may still be opening
+    dist.barrier()  # a rank that left now would close a connection that another may still be opening
     dist.destroy_process_group()
 
 

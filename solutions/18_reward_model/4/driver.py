@@ -90,5 +90,5 @@ def try_out(load, scenario):
         outcome = ["loaded", [list(pair) for pair in load(path).merges]]
     except Exception as error:
         outcome = ["raised", f"{type(error).__name__}: {error}"]
-    dist.barrier()  # a rank that has raised does not go on without the others
+    dist.barrier()  # a rank whose loader raised waits for the others
     return outcome

@@ -1,4 +1,4 @@
-"""Every rank loads the tokenizer from a file of its own machine. If that fails, there are still the bytes."""
+"""Every rank loads the tokenizer from a file on its own machine. If that fails, it falls back to bytes."""
 
 import json
 import tempfile
@@ -42,7 +42,7 @@ def main():
             path.write_text(json.dumps({"merges": [list(b"re"), [256, ord("t")], list(b"n "), list(b"ur")]}))
         tokenizer = load_tokenizer(path)
     print(tokenizer.encode("return"), flush=True)
-    dist.barrier()  # who left now would close a connection that another rank may still be opening
+    dist.barrier()  # a rank that left now would close a connection that another may still be opening
     dist.destroy_process_group()
 
 

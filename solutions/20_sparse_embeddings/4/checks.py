@@ -1,4 +1,4 @@
-"""20.4: a table cut by rows over the ranks; only what different ids need travels, and each row's owner steps once."""
+"""20.4: a table sharded by rows; only what the different ids need is sent, and each row is moved once, by its owner."""
 
 from itertools import pairwise
 

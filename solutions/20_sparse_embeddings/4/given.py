@@ -1,4 +1,4 @@
-"""A table cut by rows: rank r owns the rows bounds[r] to bounds[r + 1]. Right, and as dear as the whole table."""
+"""A table sharded by rows: rank r owns the rows from bounds[r] up to bounds[r + 1]. It sends the whole table."""
 
 from datetime import timedelta
 

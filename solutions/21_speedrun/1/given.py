@@ -1,4 +1,4 @@
-"""Which judge may pay a policy? Each rank asks its own pairs whether the judge beats a coin."""
+"""Which judge may be the reward of a policy? Each rank tests on its own pairs whether the judge beats chance."""
 
 import random
 from datetime import timedelta
@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 
 class Text(NamedTuple):
-    number: int  # of what the start policy wrote below 0, of real and damaged code not
+    number: int  # below 0 for texts of the policy, otherwise of real or damaged code
     errors: int
     length: int
 
