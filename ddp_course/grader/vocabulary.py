@@ -24,8 +24,8 @@ from ddp_course.grader.verdict import Wrong
 
 __all__ = ["Call", "Case", "Check", "Detector", "Job", "JobRecord", "LogsOf", "Mistake", "Wrong", "cases", "check"]
 __all__ += ["expect", "expect_few_bytes_sent", "expect_few_operations", "expect_one_verdict", "called_once"]
-__all__ += ["bit_equal_on_all_ranks", "expect_loss", "expect_own_completions", "expect_shapes", "like_neighbours"]
-__all__ += ["norm", "number", "numbers"]
+__all__ += ["bit_equal_on_all_ranks", "expect_keys", "expect_loss", "expect_own_completions", "expect_shapes"]
+__all__ += ["like_neighbours", "norm", "number", "numbers"]
 __all__ += ["by_pattern", "driver_job", "one_process", "recognised", "show", "where"]
 
 Text = str | Callable[..., str]
@@ -135,6 +135,15 @@ def show(value: Any, digits: int = 6) -> str:
         return f"[{', '.join(show(element, digits) for element in value[:6])}{', ...' * (len(value) > 6)}]"
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:56]} ..."
+
+
+def expect_keys(result: Any, keys: Sequence[str], function: str) -> None:
+    """Raise Wrong unless `result`, returned by the answer's function of this name, is a dict with these keys."""
+    expect(
+        isinstance(result, dict) and set(result) == set(keys),
+        f"{function} returned {result!r}",
+        f"the return value: a dict with {', '.join(keys[:-1])} and {keys[-1]}",
+    )
 
 
 def number(value: Any) -> Any:

@@ -41,14 +41,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "parameters_first", "looks at the weights first, as at what matters most",
-        check="the_cause_is_named", says="not 'collectives'", look="communicates before it updates", edit="""
+        check="the_cause_is_named", says="not 'collectives'", look="communicates before it changes the weights", edit="""
         -        for what in KINDS:
         +        for what in reversed(KINDS):
     """),
     WrongAnswer(
         "believes_rank_0", "compares with rank 0",
         check="the_ranks_are_right", says="rank 0 is the odd one: diagnose named the ranks [1, 2, 3], not [0]",
-        look="rank 0 is one of many", edit="""
+        look="rank 0 can be one of them", edit="""
         -    most = max(entries, key=entries.count)
         -    if 2 * entries.count(most) <= len(entries):
         -        return []

@@ -2,7 +2,7 @@
 
 import random
 
-from ddp_course.grader.vocabulary import Call, Job, check, expect
+from ddp_course.grader.vocabulary import Call, Job, check, expect, expect_keys
 
 FUNCTION = "straggler"
 PARTS = {"input": 3.0, "forward": 10.0, "backward": 30.0}  # ms of a rank that is not slow
@@ -134,11 +134,7 @@ def the_rank_is_right(case):
         f"{FUNCTION} returned None; the others wait for rank {right}",
         "on one clock, by the ends; its start against the latest start of the others",
     )
-    expect(
-        isinstance(result, dict) and set(result) == {"rank", "part"},
-        f"{FUNCTION} returned {result!r}",
-        "the return value: a dict with rank and part",
-    )
+    expect_keys(result, ("rank", "part"), FUNCTION)
     expect(
         result["rank"] == right,
         f"{FUNCTION} named rank {result['rank']!r}, not {right}",

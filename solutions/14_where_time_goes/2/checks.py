@@ -3,7 +3,7 @@
 import math
 import random
 
-from ddp_course.grader.vocabulary import Call, Job, check, expect
+from ddp_course.grader.vocabulary import Call, Job, check, expect, expect_keys
 
 FUNCTION = "exposed"
 
@@ -115,13 +115,8 @@ def the_hidden_share_is_right(case):
 
 def returned(case, name):
     """The entry `name` of the dict that was returned."""
-    [result] = case.results
-    expect(
-        isinstance(result, dict) and set(result) == {"communication", "exposed", "hidden"},
-        f"{FUNCTION} returned {result!r}",
-        "the return value: a dict with communication, exposed and hidden",
-    )
-    return result[name]
+    expect_keys(case.results[0], ("communication", "exposed", "hidden"), FUNCTION)
+    return case.results[0][name]
 
 
 def close(value, right):
