@@ -3,7 +3,9 @@
 import os
 import signal
 import time
+from itertools import count
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -13,9 +15,12 @@ def drive(train, steps, signals):
     """The steps that this rank made, its exit code, its saves with the time of each, and the time when train returned.
 
     signals: {rank: the steps in which its call of gradient raises SIGTERM}; with "save": True, every rank
-    is sent another one while rank 0 saves. Times are of time.monotonic(), which all processes of a machine share.
+    is sent another one while rank 0 saves; with "after": n, rank 1 raises it when its n-th all-reduce has returned,
+    and the result has the step of that as "asked_in". Times are of time.monotonic(), which all processes of a machine
+    share.
     """
-    rank, made, saves = dist.get_rank(), [], []
+    rank, made, saves, asked_in = dist.get_rank(), [], [], []
+    all_reduce, number = dist.all_reduce, count(1)
     Path(f"rank_{rank}.pid").write_text(str(os.getpid()))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as at the start of a process
 
@@ -32,8 +37,16 @@ def drive(train, steps, signals):
                 os.kill(int(path.read_text()), signal.SIGTERM)
         saves.append([steps_made, weights.detach().clone(), time.monotonic()])
 
-    code = train(steps, gradient, save)
+    def all_reduce_then_signal(*args, **kwargs):
+        work = all_reduce(*args, **kwargs)
+        if rank == 1 and next(number) == signals.get("after"):
+            asked_in.append(made[-1])
+            signal.raise_signal(signal.SIGTERM)
+        return work
+
+    with patch.object(dist, "all_reduce", all_reduce_then_signal):
+        code = train(steps, gradient, save)
     returned = time.monotonic()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     dist.barrier()
-    return {"made": made, "code": code, "saves": saves, "returned": returned}
+    return {"made": made, "code": code, "saves": saves, "returned": returned, "asked_in": asked_in}

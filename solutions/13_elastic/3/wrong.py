@@ -10,6 +10,16 @@ ANSWERS = (
         +            dist.barrier()
     """),
     WrongAnswer(
+        "the_handler_writes_the_flag", "lets the handler write to the tensor that the ranks have just reduced",
+        check="does not end", says="asked right after its sixth all-reduce", edit="""
+        -    asked, weights = [], torch.zeros(3, dtype=torch.float64)
+        -    signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
+        +    anybody, weights = torch.zeros(1), torch.zeros(3, dtype=torch.float64)
+        +    signal.signal(signal.SIGTERM, lambda number, frame: anybody.fill_(1))
+        @@
+        -        anybody = torch.tensor(len(asked))
+    """),
+    WrongAnswer(
         "rank_0_is_asked", "broadcasts whether rank 0 was asked",
         check="all_stop_after_the_same_step", says="(rank 1 is asked in step 3): rank 0 made 8 steps, not 4",
         look="whether any of them was asked", edit="""
