@@ -55,10 +55,14 @@ JOBS = [
 def all_ranks_save_together(case):
     epochs = [sorted(checkpoints(result)) for result in case.results]
     saves = ", ".join(f"rank {rank} after {rank_epochs}" for rank, rank_epochs in enumerate(epochs))
+    gathers = [all_gathers(operations) for operations in case.operations]
+    look_at = "what each rank compares: is it the same number on all ranks?"
+    if len(set(gathers)) == 1 and gathers[0]:  # all took part in the same calls of collect
+        look_at = "what each rank keeps and returns: {epoch: parts}, on every rank"
     expect(
         all(rank_epochs == epochs[0] for rank_epochs in epochs),
         f"the ranks do not save after the same epochs: {saves}",
-        "what each rank compares: is it the same number on all ranks?",
+        look_at,
     )
 
 
@@ -66,12 +70,9 @@ def all_ranks_save_together(case):
 def the_best_mean_counts(case):
     losses = [args[0] for args in case.args]
     right, saved = best_epochs(means(losses)), sorted(checkpoints(case.results[0]))
+    mistake, look_at = likeness(losses, saved)
     expect(
-        saved == right,
-        f"saved after epochs {saved}{likeness(losses, saved)}; the mean loss was the best so far after {right}",
-        "what a nan on one rank makes of the mean, and what comparisons with it say, in this epoch and later"
-        if any(map(math.isnan, means(losses)))
-        else "the comparison: the mean over the ranks, with the best mean before it",
+        saved == right, f"saved after epochs {saved}{mistake}; the mean loss was the best so far after {right}", look_at
     )
 
 
@@ -83,13 +84,18 @@ def each_part_is_there(case, rank, result):
         expect(
             parts == right, f"on rank {rank} the checkpoint of epoch {epoch} holds {parts!r}, not {right!r}", COLLECT
         )
-    gathered = sum(operation.op == "all_gather" for operation in case.operations[rank])
+    gathered = all_gathers(case.operations[rank])
     expect(
         gathered >= len(saved),
         f"rank {rank} has {len(saved)} checkpoints with the parts of all ranks, and took part in {gathered} "
         "all-gathers: where do the parts of the other ranks come from?",
         COLLECT,
     )
+
+
+def all_gathers(operations):
+    """How many all-gathers are among the operations of a rank."""
+    return sum(operation.op == "all_gather" for operation in operations)
 
 
 def checkpoints(result):
@@ -113,14 +119,16 @@ def best_epochs(values):
 
 
 def likeness(losses, saved):
-    """The end of the message: what gives the epochs in `saved`, if it is a known mistake."""
+    """The end of the message, what gives the epochs in `saved` if it is a known mistake; and where to look."""
     if nan := [epoch for epoch, mean in enumerate(means(losses)) if math.isnan(mean)]:
-        return f", where the mean of epoch {nan[0]} is nan"
+        look_at = "what a nan on one rank makes of the mean, and what comparisons with it say, in this epoch and later"
+        return f", where the mean of epoch {nan[0]} is nan", look_at
     if saved == best_epochs([torch.tensor(mean).item() for mean in means(losses)]):
-        return ", as the means say in float32"
+        return ", as the means say in float32", "the dtype of what is reduced and compared: float64"
+    which_loss = "the number that is compared: it has to be the mean over the ranks"
     if saved == best_epochs([min(epoch_losses) for epoch_losses in zip(*losses, strict=True)]):
-        return ", as the lowest loss of any rank says"
+        return ", as the lowest loss of any rank says", which_loss
     for rank, rank_losses in enumerate(losses):
         if saved == best_epochs(rank_losses):
-            return f", as the losses of rank {rank} alone say"
-    return ""
+            return f", as the losses of rank {rank} alone say", which_loss
+    return "", "the comparison: the mean over the ranks, with the best mean before it"

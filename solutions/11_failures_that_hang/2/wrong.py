@@ -11,7 +11,8 @@ ANSWERS = (
     """),
     WrongAnswer(
         "rank_0_decides", "broadcasts the loss of rank 0, which covers a part of the samples",
-        check="the_best_mean_counts", says="as the losses of rank 0 alone say", edit="""
+        check="the_best_mean_counts", says="as the losses of rank 0 alone say", look="the number that is compared",
+        edit="""
         -        dist.all_reduce(mean)
         -        mean = mean.item() / dist.get_world_size()
         +        dist.broadcast(mean, src=0)
@@ -31,7 +32,8 @@ ANSWERS = (
     """),
     WrongAnswer(
         "only_rank_0_keeps_it", "all collect, and only rank 0 remembers that it saved",
-        check="all_ranks_save_together", says="the ranks do not save after the same epochs: rank 0 after [0", edit="""
+        check="all_ranks_save_together", says="the ranks do not save after the same epochs: rank 0 after [0",
+        look="what each rank keeps and returns", edit="""
         -            saved[epoch] = collect(epoch)
         +            parts = collect(epoch)
         +            if dist.get_rank() == 0:
