@@ -4,29 +4,41 @@ import torch
 
 from ddp_course.grader.vocabulary import Call, Job, check, expect
 
+from .driver import target
+
 FUNCTION, STEPS, NEVER_STOPPED = "train", 14, "never stopped"
-TORN_9, LOST_9 = [(9, "torn")], [(9, "lost")]
-ALL_TORN = [(3, "torn"), (6, "torn"), (9, "torn")]
+
+
+def torn(*steps):
+    """The damage to a disk whose checkpoints after `steps` are cut off in the middle."""
+    return [(step, "torn") for step in steps]
+
+
+def lost(*steps):
+    """The damage to a disk that lacks the checkpoints after `steps`."""
+    return [(step, "lost") for step in steps]
+
+
 # (the steps at which attempts are stopped, the damage to each rank's disk after each stop, the attempts' first steps)
 RUNS = {
     NEVER_STOPPED: ([], [], [0]),
     "stopped before the first checkpoint": ([2], [{}], [0, 0]),
     "stopped after step 7": ([7], [{}], [0, 6]),
     "stopped right after a checkpoint": ([6], [{}], [0, 6]),
-    "rank 1's newest is torn": ([10], [{1: TORN_9}], [0, 6]),
-    "rank 0's newest is torn": ([10], [{0: TORN_9}], [0, 6]),
-    "rank 0 had not written its newest": ([10], [{0: LOST_9}], [0, 6]),
-    "rank 1 had not written its newest": ([10], [{1: LOST_9}], [0, 6]),
-    "both are torn, each at another step": ([13], [{0: [(12, "torn")], 1: [(3, "torn"), *TORN_9]}], [0, 6]),
-    "rank 1's last two are torn, an older one of rank 0 is": (
+    "rank 1's newest is torn": ([10], [{1: torn(9)}], [0, 6]),
+    "rank 0's newest is torn": ([10], [{0: torn(9)}], [0, 6]),
+    "rank 0 had not written its newest": ([10], [{0: lost(9)}], [0, 6]),
+    "rank 1 had not written its newest": ([10], [{1: lost(9)}], [0, 6]),
+    "both are torn, each at another step": ([13], [{0: torn(12), 1: torn(3, 9)}], [0, 6]),
+    "rank 1 lacks its last two, and an older one of rank 0 is torn": (
         [13],
-        [{1: [(12, "torn"), (9, "lost")], 0: [(6, "torn")]}],
+        [{1: torn(12) + lost(9), 0: torn(6)}],
         [0, 3],
     ),
-    "rank 0 has the newest alone, and rank 1 one that rank 0 lacks": ([13], [{0: TORN_9, 1: [(12, "lost")]}], [0, 6]),
-    "a new machine takes over rank 1": ([11], [{1: [(3, "lost"), (6, "lost"), (9, "lost")]}], [0, 0]),
-    "all of rank 0's are torn": ([11], [{0: ALL_TORN}], [0, 0]),
-    "stopped twice": ([8, 11], [{}, {1: TORN_9}], [0, 6, 6]),
+    "rank 0 has the newest alone, and rank 1 one that rank 0 lacks": ([13], [{0: torn(9), 1: lost(12)}], [0, 6]),
+    "a new machine takes over rank 1": ([11], [{1: lost(3, 6, 9)}], [0, 0]),
+    "all of rank 0's are torn": ([11], [{0: torn(3, 6, 9)}], [0, 0]),
+    "stopped twice": ([8, 11], [{}, {1: torn(9)}], [0, 6, 6]),
     "stopped after the last checkpoint": ([13], [{}], [0, 12]),
 }
 
@@ -85,16 +97,12 @@ def the_run_is_the_one_that_never_stopped(cases):
 def one_process_weights(world):
     """The weights of one process that computes the gradients of all ranks."""
     weights = momentum = torch.zeros(4, dtype=torch.float64)
-    rests = [torch.zeros(4, dtype=torch.float64)] * world
+    rests = torch.zeros(world, 4, dtype=torch.float64)
     for step in range(STEPS):
-        total = torch.zeros(4, dtype=torch.float64)
-        for rank in range(world):
-            target = torch.tensor([3.0, -1.0, 0.3, 2.2], dtype=torch.float64) * (rank + 1) + step % 4
-            exact = weights - target + rests[rank]
-            sent = (8 * exact).round() / 8
-            rests[rank] = exact - sent
-            total += sent
-        momentum = momentum / 2 + total / world
+        exact = weights - torch.stack([target(rank, step) for rank in range(world)]) + rests
+        sent = (8 * exact).round() / 8
+        rests = exact - sent
+        momentum = momentum / 2 + sent.mean(0)
         weights = weights - 0.1 * (1 - step / STEPS) * momentum
     return weights
 
