@@ -4,10 +4,16 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "equal_states", "the check passes the same state on every rank",
-        check="the_check_fails_what_is_broken", says="the state of the last rank: check_save returned True", edit="""
-        -        return {"step": step, "rank": rank, "weights": torch.arange(5) + 10 * step + rank}
-        +        return {"step": step, "weights": torch.arange(5) + 10 * step}
+        "waits_before_it_looks", "the check waits for all ranks before it looks, and sees by an empty folder who wrote",
+        check="the_check_fails_what_is_broken", says="the others return at once: check_save returned True",
+        look="makes them wait first", edit="""
+        -    fine = states_in(f"{folder}/rank_{rank}") == ([plain(state_of(0, 1))] if rank == 0 else [])
+        +    dist.barrier()
+        +    fine = os.path.exists(f"{folder}/rank_{rank}") == (rank == 0)
+        @@
+                 save(f"{folder}/shared", step, state_of(rank, step))
+        +        dist.barrier()
+                 saved.append(plain(state_of(0, step)))
     """),
     WrongAnswer(
         "nobody_waits", "the other ranks do not wait for rank 0",

@@ -11,7 +11,7 @@ def start(scenario, name, seed, until, damage=None, kill=None, slow=None):
 
 
 def job(*calls, may_fail=False):
-    return Job(2, function="train", calls=calls, may_fail=may_fail, driver=True)
+    return Job(2, "train", calls, may_fail=may_fail, driver=True, loads=("torch._dynamo",))  # for torch.optim
 
 
 # The runs go beyond step 9, where names without leading zeros sort wrongly.

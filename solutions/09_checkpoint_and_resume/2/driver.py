@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-LARGE = 64 * 1024  # bytes; the weights are above, a rank's random state far below
-SLOW_SECONDS = 0.15  # that a slow disk needs for one flush or rename
+LARGE = 64 * 1024  # bytes; the weights need more, a rank's random state far less
+SLOW_SECONDS = 0.15  # for one flush or rename on a slow disk
 
 _flushed = []  # (inode, mtime, size) of each file when it was flushed
 _disk = {"slow": False, "slow_done": 0.0}  # whether it is slow now, and when its last slow operation had ended
@@ -43,8 +43,9 @@ def drive(train, name, *start):
 class Training:
     """One start of a run named `name`: `model`, `optimizer`, `folder`, `until`, and `step(number)`.
 
-    seed        of the initial weights and random states; each start of a run has another: what is not loaded differs
-    damage      "truncated", "flipped", "foreign": what happened to the folder since the last start
+    seed        of the initial weights and random states. Each start of a run has another seed, so that what is not
+                loaded differs.
+    damage      "truncated" or "flipped": the newest file; "foreign": files of others are added to the folder
     kill        ("byte", step): rank 0 dies in the middle of the file while saving `step`
                 ("rename", step): rank 0 dies before the second rename after it began to save `step`
     slow        the step whose save meets a slow disk
@@ -60,12 +61,12 @@ class Training:
         self.large_files, self.slow_save_returned, self.files = [], None, set()
         torch.manual_seed(seed)
         self.model = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Dropout(0.5), nn.Linear(256, 64))
-        self.optimizer = Momentum(self.model.parameters(), {"lr": 0.01})
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
         torch.manual_seed(100 * seed + self.rank)
         if self.rank == 0:
             self.path.mkdir(parents=True, exist_ok=True)
             if damage:
-                getattr(self, f"_make_{damage}")()
+                self._damage(damage)
         elif kill and kill[0] == "byte":
             _kill_beyond(LARGE)
         dist.barrier()
@@ -81,11 +82,9 @@ class Training:
         loss = self.model(torch.randn(8, 64, generator=generator)).square().mean()
         self.optimizer.zero_grad()
         loss.backward()
-        parameters = list(self.model.parameters())
-        gradients = torch.cat([p.grad.flatten() for p in parameters])
-        dist.all_reduce(gradients)
-        for p, gradient in zip(parameters, gradients.split([p.numel() for p in parameters]), strict=True):
-            p.grad.copy_(gradient.view_as(p) / dist.get_world_size())
+        for p in self.model.parameters():
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
         self.optimizer.step()
         self.losses[number] = loss.item()
         self._before_save(number + 1)
@@ -142,10 +141,9 @@ class Training:
 
     def _digests(self):
         """Hashes of the weights, the optimizer's state and the random state, by name."""
-        moments = [
-            value for p in self.model.parameters() for _, value in sorted(self.optimizer.state.get(p, {}).items())
-        ]
-        parts = {"weights": list(self.model.parameters()), "optimizer": moments, "random": [torch.get_rng_state()]}
+        weights = list(self.model.parameters())
+        moments = [value for p in weights for _, value in sorted(self.optimizer.state.get(p, {}).items())]
+        parts = {"weights": weights, "optimizer": moments, "random": [torch.get_rng_state()]}
         return {name: _digest(tensors) for name, tensors in parts.items()}
 
     def _newest_file(self):
@@ -153,19 +151,15 @@ class Training:
         saved = [entry for entry in self._history() if entry.get("file")]
         return self.path / saved[-1]["file"] if saved else self.path / "nothing"
 
-    def _make_truncated(self):
-        path = self._newest_file()
-        if path.is_file():
-            os.truncate(path, path.stat().st_size * 3 // 5)
+    def _damage(self, damage):
+        newest = self._newest_file()
+        if damage == "foreign":
+            self._add_foreign_files(newest)
+        elif newest.is_file():
+            content = newest.read_bytes()
+            newest.write_bytes(content[: len(content) * 3 // 5] if damage == "truncated" else _flip_bit(content, 4))
 
-    def _make_flipped(self):
-        path = self._newest_file()
-        if path.is_file():
-            content = bytearray(path.read_bytes())
-            content[len(content) // 2] ^= 64
-            path.write_bytes(content)
-
-    def _make_foreign(self):
+    def _add_foreign_files(self, newest):
         """Notes, an empty folder, files named like the answer's own, and one that runs code when it is unpickled."""
         (self.path / "notes.txt").write_text("the run with the good seed")
         (self.path / "step_000098").mkdir(exist_ok=True)
@@ -173,10 +167,11 @@ class Training:
         runs_code = RunsCode(self.path.parent / "code_was_run")
         torch.save({"step": 97, "model": runs_code}, self.path / "step_000097.pt")
         for number in ("000096", "999999999", "999999998", "copy"):  # more than an answer may keep of its own
-            like_its_own = re.sub(r"\d+(?=\D*$)", number, str(self._newest_file().relative_to(self.path)))
-            if not (self.path / like_its_own).exists():
-                (self.path / like_its_own).parent.mkdir(parents=True, exist_ok=True)
-                torch.save({"vocabulary": list(range(100))}, self.path / like_its_own)
+            like_its_own = re.sub(r"\d+(?=\D*$)", number, str(newest.relative_to(self.path)))
+            path = self.path / like_its_own
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                torch.save({"vocabulary": list(range(100))}, path)
 
 
 def load_where_nothing_is_whole(training):
@@ -205,9 +200,7 @@ def load_where_nothing_is_whole(training):
     for eighth in range(1, 8):
         if training.rank == 0:
             for path, content in whole.items():
-                damaged = bytearray(content)
-                damaged[len(content) * eighth // 8] ^= 64
-                path.write_bytes(damaged)
+                path.write_bytes(_flip_bit(content, eighth))
         try_load(f"at {eighth}/8 of the only checkpoint one bit was wrong")
     return loads
 
@@ -231,32 +224,21 @@ def _step(model, optimizer):
     optimizer.step()
 
 
-# torch's optimizers load torch._dynamo at their first use: seconds for each start of each rank.
-for _method in vars(torch.optim.Optimizer).values():
-    if hasattr(_method, "__wrapped__"):
-        _method.__wrapped__.__dict__["__dynamo_disable"] = _method.__wrapped__
-
-
-class Momentum(torch.optim.Optimizer):
-    """SGD with momentum, as torch.optim.SGD computes it, but without loading torch._dynamo."""
-
-    @torch.no_grad()
-    def step(self):
-        for group in self.param_groups:
-            for p in group["params"]:
-                buffer = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
-                buffer.mul_(0.9).add_(p.grad)
-                p.sub_(group["lr"] * buffer)
-
-
 class RunsCode:
-    """Unpickling it with weights_only=False makes the folder `path`."""
+    """Unpickling it with weights_only=False creates the folder `path`."""
 
     def __init__(self, path):
         self.path = path
 
     def __reduce__(self):
         return os.mkdir, (str(self.path),)
+
+
+def _flip_bit(content, eighths):
+    """A copy of these bytes with one bit flipped, so many eighths into it."""
+    flipped = bytearray(content)
+    flipped[len(content) * eighths // 8] ^= 64
+    return flipped
 
 
 def _digest(tensors):
@@ -275,7 +257,7 @@ def _listing(folder):
             if path.is_file():
                 files.add((str(path.relative_to(folder)), status.st_ino, status.st_mtime_ns, status.st_size))
         except OSError:
-            continue  # another rank is at work there
+            continue  # another rank has just renamed or removed it
     return files
 
 
