@@ -12,6 +12,7 @@ LOOK = {  # by a word in the name of the change
     "is a tensor": "the optimizer's settings: print() and repr() show four digits of a tensor",
     "running_mean": "buffers: which module they belong to, and not their names",
     "buffer": "buffers, also those that are not in the state_dict",
+    "large integer": "bits: a conversion to float64 rounds integers above 2**53",
     "zero": "bits: 0.0 and -0.0 are equal as numbers",
     "NaN": "bits: each number at its place",
     "momentum": "the optimizer's state",
@@ -27,7 +28,7 @@ CHANGED = [what for what in CHANGES if what not in (WEIGHT_DECAY, WEIGHT_OR_MOME
 
 
 def scenario(what, ranks):
-    """How messages name a call in which `ranks` make the change `what`."""
+    """The name of the call in which `ranks` make the change `what`."""
     return f"{what}, on rank{'s' * (len(ranks) > 1)} {' and '.join(map(str, ranks))}" if ranks else what
 
 
@@ -47,24 +48,13 @@ CASES = {  # of each number of ranks, by scenario
     world: {scenario(what, changed): (what, changed, odd) for what, changed, odd in EQUAL + rows}
     for world, rows in ((4, ON_4), (3, ON_3), (2, ON_2), (1, []))
 }
-JOBS = [
-    driver_job(
-        world,
-        FUNCTION,
-        {name: (what, changed) for name, (what, changed, _) in rows.items()},
-        seconds=8.0,
-        loads=("torch._dynamo",),
-    )
-    for world, rows in CASES.items()
-]
+CALLS = {world: {name: row[:2] for name, row in rows.items()} for world, rows in CASES.items()}
+JOBS = [driver_job(world, FUNCTION, calls, seconds=8.0, loads=("torch._dynamo",)) for world, calls in CALLS.items()]
 
 
 @check("no alarm where all ranks hold the same, also with a NaN, or a BatchNorm", scenarios=SOUND)
 def equal_replicas_pass(case, rank, result):
-    look_at = (
-        "what you compare besides the state, or a number that is not equal to itself (NaN), or a hash that differs "
-        "from process to process"
-    )
+    look_at = "what you compare besides the state, NaN != NaN, or a hash that differs from process to process"
     if case.scenario == NORM:
         look_at = "the buffers of BatchNorm: between two steps each rank has its own"
     expect(result["returned"] == [], f"{FUNCTION} returned {result['returned']!r} on rank {rank}, not []", look_at)
@@ -82,7 +72,7 @@ def the_odd_ranks_are_named(case, rank, result):
     _, _, odd = CASES[case.world][case.scenario]
     look_at = "rank 0 may be the odd one: more than half of the ranks decide; without such a majority, all"
     if result["returned"] != case.results[0]["returned"]:
-        look_at = "every rank has to know: it may be the only one whose log survives"
+        look_at = "every rank has to return the same: its log may be the only one that is left"
     expect(result["returned"] == odd, f"{FUNCTION} returned {result['returned']!r} on rank {rank}, not {odd}", look_at)
 
 
@@ -99,10 +89,10 @@ def little_is_sent(case):
     return collectives, max(sum(operation.bytes for operation in operations) for operations in case.operations)
 
 
-@check("the run goes on as if nobody had looked")
+@check("the state of the run is as before")
 def nothing_is_touched(case, rank, result):
     expect(
         not result["touched"],
         lambda: f"on rank {rank} {FUNCTION} changed {result['touched'][0]}",
-        "a run that is checked has to go on as one that is not",
+        "a run that is checked has to continue as one that is not",
     )

@@ -1,7 +1,5 @@
 """Inside a rank, for 12.2: call odd_ranks on replicas that are equal or differ, and report what it changes."""
 
-import hashlib
-
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -43,6 +41,7 @@ class Model(nn.Module):
         self.register_buffer("positions", torch.linspace(0, 1, 24), persistent=False)  # not in the state_dict
         self.register_buffer("padding", torch.tensor([0.0, float("nan"), 1.0]))
         self.register_buffer("nothing_yet", torch.empty(0))
+        self.register_buffer("tokens_read", torch.tensor(2**60))  # float64 does not hold all integers above 2**53
         self.register_buffer("running_mean", torch.linspace(1, 2, 24))  # of no BatchNorm
 
     def forward(self, x):
@@ -82,44 +81,35 @@ def fingerprints(model, optimizer):
         "the optimizer's state": [len(optimizer.state), *state],  # a defaultdict: a look-up may add an entry
         "the optimizer's settings": [part for setting in settings for part in setting],
         "the random state": [torch.get_rng_state()],
-        "the training mode of a module": [torch.tensor([module.training for module in model.modules()])],
-        "a requires_grad flag": [torch.tensor([parameter.requires_grad for parameter in model.parameters()])],
+        "the training mode of a module": [module.training for module in model.modules()],
+        "a requires_grad flag": [parameter.requires_grad for parameter in model.parameters()],
     }
-    return {name: [_fingerprint(tensor) for tensor in tensors] for name, tensors in parts.items()}
+    return {name: [_fingerprint(value) for value in values] for name, values in parts.items()}
 
 
 def _fingerprint(value):
     if not torch.is_tensor(value):
         return repr(value)
-    contiguous = value.detach().contiguous().view(-1)
-    return f"{value.dtype} {hashlib.sha256(contiguous.view(torch.uint8).numpy().tobytes()).hexdigest()}"
+    return f"{value.dtype} {value.detach().contiguous().view(-1).view(torch.uint8).tolist()}"
 
 
 # ---- changes of a model and its optimizer ---------------------------------------------------------------------------
 
 
-def flip_last_bit(tensor, index):
-    """Flip the last bit of one element, in place."""
-    integer_type = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    flipped = tensor[index].reshape(1).view(integer_type) ^ 1
-    tensor[index] = flipped.view(tensor.dtype)[0]
+def flip_last_bit(element):
+    """Flip the last bit of an element, a tensor without dimensions, in place."""
+    integer_type = {2: torch.int16, 4: torch.int32, 8: torch.int64}[element.element_size()]
+    element.view(integer_type).bitwise_xor_(1)
 
 
-def flip_in_state(name, index):
-    """The change of one bit in the tensor `name` of the optimizer's state."""
-    return lambda model, optimizer: flip_last_bit(optimizer.state[model.second.weight][name], index)
-
-
-def swap_weights(model, _):
-    weight = model.first.weight
-    weight[0, 0], weight[3, 5] = weight[3, 5].item(), weight[0, 0].item()
-
-
-def swap_layers(model, _):
-    first, second = model.first.weight, model.second.weight
+def swap(first, second):
     copy_of_first = first.clone()
     first.copy_(second)
     second.copy_(copy_of_first)
+
+
+def double(entries, name):
+    entries[name] *= 2
 
 
 def keep_sum(model, _):
@@ -129,59 +119,38 @@ def keep_sum(model, _):
     weights[weights.argmax()] -= 2**-10
 
 
-def increment_step_count(model, optimizer):
-    optimizer.state[model.second.weight]["step"] += 1
-
-
-def halve_learning_rate(_, optimizer):
-    optimizer.param_groups[1]["lr"] *= 0.5
-
-
-def double_weight_decay(_, optimizer):
-    optimizer.param_groups[1]["weight_decay"] *= 2
-
-
-def increment_plain_step_count(model, optimizer):
-    optimizer.state[model.second.bias]["step"] += 1
-
-
 def flip_weight_or_momentum(model, optimizer):
-    if dist.get_rank() == 1:
-        flip_last_bit(model.first.weight, (0, 0))
-    else:
-        flip_in_state("exp_avg", (0, 0))(model, optimizer)
-
-
-def flip_sign_of_zero(model, _):
-    model.padding[0] = -0.0
-
-
-def move_nan(model, _):
-    model.padding.copy_(torch.tensor([float("nan"), 0.0, 1.0]))
+    momentum = optimizer.state[model.second.weight]["exp_avg"]
+    flip_last_bit(model.first.weight[0, 0] if dist.get_rank() == 1 else momentum[0, 0])
 
 
 CHANGES = {
-    "the last bit of one weight": lambda model, _: flip_last_bit(model.first.weight, (7, 3)),
-    "the last bit of a weight in bfloat16": lambda model, _: flip_last_bit(model.coarse, 23),
-    "the last bit of a weight that is a transposed view": lambda model, _: flip_last_bit(model.transposed, (23, 5)),
-    "the last bit of a weight without dimensions": lambda model, _: flip_last_bit(model.scalar, ()),
-    "the last bit of a frozen weight": lambda model, _: flip_last_bit(model.frozen, 0),
-    "two weights that changed places": swap_weights,
+    "the last bit of one weight": lambda model, _: flip_last_bit(model.first.weight[7, 3]),
+    "the last bit of a weight in bfloat16": lambda model, _: flip_last_bit(model.coarse[23]),
+    "the last bit of a weight that is a transposed view": lambda model, _: flip_last_bit(model.transposed[23, 5]),
+    "the last bit of a weight without dimensions": lambda model, _: flip_last_bit(model.scalar),
+    "the last bit of a frozen weight": lambda model, _: flip_last_bit(model.frozen[0]),
+    "two weights that changed places": lambda model, _: swap(model.first.weight[0, 0], model.first.weight[3, 5]),
     "two weights changed, their sum as before": keep_sum,
-    "two layers that changed places": swap_layers,
-    "the last bit of a weight of the norm": lambda model, _: flip_last_bit(model.norm.weight, 1),
-    "a buffer that is called running_mean": lambda model, _: flip_last_bit(model.running_mean, 2),
-    "a buffer that is not in the state_dict": lambda model, _: flip_last_bit(model.positions, 12),
-    "the sign of a zero": flip_sign_of_zero,
-    "a NaN in another place": move_nan,
-    "the last bit of the momentum": flip_in_state("exp_avg", (0, 1)),
-    "the last bit of the second moment": flip_in_state("exp_avg_sq", (23, 23)),
-    "the step count": increment_step_count,
-    "the learning rate of the second group": halve_learning_rate,
-    "the step count that is no tensor": increment_plain_step_count,
-    "the last bit of a learning rate that is a tensor": lambda _, optimizer: flip_last_bit(
-        optimizer.param_groups[0]["lr"], ()
+    "two layers that changed places": lambda model, _: swap(model.first.weight, model.second.weight),
+    "the last bit of a weight of the norm": lambda model, _: flip_last_bit(model.norm.weight[1]),
+    "a buffer that is called running_mean": lambda model, _: flip_last_bit(model.running_mean[2]),
+    "a buffer that is not in the state_dict": lambda model, _: flip_last_bit(model.positions[12]),
+    "the last bit of a large integer": lambda model, _: flip_last_bit(model.tokens_read),
+    "the sign of a zero": lambda model, _: model.padding[0].neg_(),
+    "a NaN in another place": lambda model, _: swap(model.padding[0], model.padding[1]),
+    "the last bit of the momentum": lambda model, optimizer: flip_last_bit(
+        optimizer.state[model.second.weight]["exp_avg"][0, 1]
     ),
-    WEIGHT_DECAY: double_weight_decay,
+    "the last bit of the second moment": lambda model, optimizer: flip_last_bit(
+        optimizer.state[model.second.weight]["exp_avg_sq"][23, 23]
+    ),
+    "the step count": lambda model, optimizer: double(optimizer.state[model.second.weight], "step"),
+    "the step count that is no tensor": lambda model, optimizer: double(optimizer.state[model.second.bias], "step"),
+    "the learning rate of the second group": lambda _, optimizer: double(optimizer.param_groups[1], "lr"),
+    "the last bit of a learning rate that is a tensor": lambda _, optimizer: flip_last_bit(
+        optimizer.param_groups[0]["lr"]
+    ),
+    WEIGHT_DECAY: lambda _, optimizer: double(optimizer.param_groups[1], "weight_decay"),
     WEIGHT_OR_MOMENTUM: flip_weight_or_momentum,
 }

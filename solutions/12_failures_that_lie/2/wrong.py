@@ -17,20 +17,17 @@ ANSWERS = (
         +        parts += module.buffers(recurse=False)
     """),
     WrongAnswer(
-        "order_does_not_matter", "hashes tensor by tensor and sorts, so that two layers may change places",
-        check="every_difference_is_seen", says="two layers that changed places", look="which number stands where",
-        edit="""
-        -    for part in parts:
-        -        digest.update(bits(part) if torch.is_tensor(part) else repr(part).encode())
-        +    for part in sorted(bits(part) if torch.is_tensor(part) else repr(part).encode() for part in parts):
-        +        digest.update(part)
-    """),
-    WrongAnswer(
         "the_learning_rate_alone", "compares no setting of a group but its learning rate",
         check="every_difference_is_seen", says="the weight decay of the second group, on rank 1", look="all of them",
         edit="""
         -        parts += [part for setting in group.items() if setting[0] != "params" for part in setting]
         +        parts.append(group["lr"])
+    """),
+    WrongAnswer(
+        "as_float64", "converts every number to float64, which rounds large integers",
+        check="every_difference_is_seen", says="the last bit of a large integer", look="above 2**53", edit="""
+        -    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        +    return tensor.detach().cpu().double().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
     """),
     WrongAnswer(
         "most_common_is_enough", "lets the larger or the first group decide",
@@ -58,7 +55,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "random_projection", "seeds the global generator for a projection",
-        check="nothing_is_touched", says="changed the random state", look="has to go on as one that is not", edit="""
+        check="nothing_is_touched", says="changed the random state", look="has to continue as one that is not", edit="""
              digest = hashlib.sha256()
         +    torch.manual_seed(0)
     """),
