@@ -56,7 +56,7 @@ def job(world):
 JOBS = [job(world) for world in (2, 3, 1)]
 
 
-@check(f"after {len(RUNS) - 1} kinds of stop, all ranks go on from the newest step that all have whole")
+@check(f"after {len(RUNS) - 1} kinds of stop, all ranks resume from the newest step that all have intact")
 def all_go_on_from_one_step(case, rank, result):
     kills, _, firsts = RUNS[case.scenario]
     right = [list(range(first, end)) for first, end in zip(firsts, [*kills, STEPS], strict=True)]
@@ -64,7 +64,7 @@ def all_go_on_from_one_step(case, rank, result):
         expect(
             steps == right_steps,
             f"rank {rank} made the steps {as_range(steps)} in attempt {attempt}, not {as_range(right_steps)}",
-            "the newest step of which all ranks have a whole checkpoint; if there is none, the beginning"
+            "the newest step of which all ranks have an intact checkpoint; if there is none, step 0"
             if attempt
             else "the first attempt makes all steps",
         )

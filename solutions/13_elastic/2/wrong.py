@@ -6,7 +6,7 @@ ANSWERS = (
     WrongAnswer(
         "always_anew", "begins from step 0 in every attempt",
         check="all_go_on_from_one_step", says="made the steps 0 to 13 in attempt 1, not 6 to 13",
-        look="the newest step of which all ranks have a whole checkpoint", edit="""
+        look="the newest step of which all ranks have an intact checkpoint", edit="""
         -    return own[max(common)] if common else None
         +    return None
     """),

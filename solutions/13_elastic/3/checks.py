@@ -59,7 +59,7 @@ def rank_0_saves_once(case):
     )
 
 
-@check("nobody leaves before the checkpoint is written")
+@check("no rank returns before the checkpoint is written")
 def nobody_leaves_before_the_save(case, rank, result):
     [[_, _, saved]] = case.results[0]["saves"]
     early = saved - result["returned"]
@@ -80,7 +80,7 @@ def the_exit_code_says_how_it_ended(case, rank, result):
     )
 
 
-@check("one number per step tells it")
+@check("at most one more number is sent per step")
 def little_is_sent(case):
     steps = right_steps(case)
     # Without the driver's barrier: no line of the answer started it.
@@ -89,7 +89,7 @@ def little_is_sent(case):
         replace(case, operations=operations),
         2 * steps + 2,
         steps * (24 + 8) + 16,
-        "one number per step says whether anybody was asked; at the end the others wait for rank 0's save",
+        "one number per step says whether any rank was asked; at the end the others wait for rank 0's save",
     )
 
 

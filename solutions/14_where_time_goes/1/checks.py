@@ -120,7 +120,7 @@ RUNS = SOUND | {scenario: events for scenario, (events, _) in SLOW.items()}
 JOBS = [Job(1, FUNCTION, tuple(Call([(events,)], scenario) for scenario, events in RUNS.items()))]
 
 
-@check(f"in {len(SOUND)} runs without a straggler nobody is named", scenarios=SOUND, begin="{scenario}: ")
+@check(f"in {len(SOUND)} runs without a straggler no rank is named", scenarios=SOUND, begin="{scenario}: ")
 def nobody_is_blamed_without_cause(case):
     look_at = LOOK.get(case.scenario, "a straggler starts more than 1 ms after all others, in the median")
     expect(case.results[0] is None, f"{FUNCTION} returned {case.results[0]!r}, not None", look_at)
