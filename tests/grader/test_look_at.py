@@ -36,7 +36,7 @@ MISREAD = {  # question: {what is wrong: (edit of the solution, part of what was
     "04.2": {
         "the detector's other rank waits in a barrier": (
             """
-            -        dist.all_reduce(torch.ones(1))  # as in a training step: the others wait for the one that is gone
+            -        dist.all_reduce(torch.ones(1))  # as in a training step: the others wait for the rank that crashed
             +        dist.barrier()
             """,
             "given a barrier in `finally`, hides_a_crash returned False on both ranks",
