@@ -91,7 +91,7 @@ MISREAD = {  # question: {what is wrong: (edit of the solution, part of what was
     "10.2": {
         "raises another error": (
             """
-            -        raise ValueError(f"{tokens_per_update} tokens a step do not divide by {at_once}; nearest that do: {fits}")
+            -        raise ValueError(f"{tokens_per_update} tokens per step do not divide by {at_once}; nearest that do: {fits}")
             +        raise RuntimeError(f"{tokens_per_update} do not divide by {at_once}; nearest that do: {fits}")
             """,  # noqa: E501
             "raised RuntimeError",
@@ -99,7 +99,7 @@ MISREAD = {  # question: {what is wrong: (edit of the solution, part of what was
         ),
         "says nothing": (
             """
-            -    if rest:  # the same arithmetic on every rank: all of them raise
+            -    if rest:  # the same on every rank: all of them raise
             +    if False:
             """,
             "raised no ValueError",

@@ -6,8 +6,8 @@ ANSWERS = (
     WrongAnswer(
         "adds_seed_and_epoch", "adds seed and epoch: the second epoch is the next seed's first",
         check="the_order_is_random", says="has the order of seed", edit="""
-        -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a text: sums of different seeds and epochs can be equal
-        +        random.Random(self.seed + self.epoch).shuffle(order)  # a text: sums of different seeds and epochs can be equal
+        -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a sum could repeat: (1, 2), (2, 1)
+        +        random.Random(self.seed + self.epoch).shuffle(order)  # a sum could repeat: (1, 2), (2, 1)
     """),
     WrongAnswer(
         "drops_the_end", "leaves the last, short global batch out",
@@ -61,7 +61,7 @@ ANSWERS = (
     WrongAnswer(
         "rotates", "begins the order of the seed 20 samples further on in every epoch",
         check="the_order_is_random", says="begun at another place", edit="""
-        -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a text: sums of different seeds and epochs can be equal
+        -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a sum could repeat: (1, 2), (2, 1)
         +        random.Random(f"{self.seed}").shuffle(order)
         +        order = order[20 * self.epoch % len(order) :] + order[: 20 * self.epoch % len(order)]
     """),
@@ -112,7 +112,7 @@ ANSWERS = (
 
              def __iter__(self):
         -        order = [(file, line) for file, size in enumerate(self.sizes) for line in range(size)]
-        -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a text: sums of different seeds and epochs can be equal
+        -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a sum could repeat: (1, 2), (2, 1)
         +        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
         +        samples = [(file, line) for file, size in enumerate(self.sizes) for line in range(size)]
         +        order = [samples[number] for number in torch.randperm(len(samples), generator=generator).tolist()]
@@ -132,7 +132,7 @@ ANSWERS = (
          import json
         @@
         -        order = [(file, line) for file, size in enumerate(self.sizes) for line in range(size)]
-        -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a text: sums of different seeds and epochs can be equal
+        -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a sum could repeat: (1, 2), (2, 1)
         +        def key(sample):
         +            return hashlib.sha256(repr((self.seed, self.epoch, sample)).encode()).digest()
         +
