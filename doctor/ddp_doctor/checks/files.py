@@ -58,8 +58,9 @@ def atomic(run: AuditedRun) -> Finding:
 
 
 def loadable(run: AuditedRun) -> Finding:
+    require(_saves(run), "nothing was saved with torch.save to a path")
     saves = [save for _, save in _saves(run) if save["load_error"] is not None]
-    require(saves, "nothing was saved with torch.save to a path")
+    require(saves, "no file of torch.save could be read again")
     for save in saves:
         if save["load_error"]:
             text = f"torch.load refuses {_name(save['path'])} because of {save['load_error']}"
