@@ -18,6 +18,7 @@ import contextlib
 import faulthandler
 import functools
 import importlib
+import itertools
 import json
 import os
 import pickle
@@ -348,7 +349,7 @@ def _handled(thread):
 
 def _stack(frame):
     """[[file, line, function], ...] from the innermost frame out; [] without a frame."""
-    return _entries(traceback.walk_stack(frame))[:DEEPEST] if frame else []
+    return _entries(itertools.islice(traceback.walk_stack(frame), DEEPEST)) if frame else []
 
 
 def _entries(frames_and_lines):
