@@ -1,10 +1,7 @@
 """Hugging Face Accelerate drives MiniGPT: its own launch, wrapping, autocast, accumulation and clipping."""
 
-import gc
-
-import torch.distributed as dist
 from accelerate import Accelerator
-from workload import WORKLOAD, optimizer, timed
+from workload import WORKLOAD, optimizer, run_timed
 
 from ddp_course.distributed import process_group
 from ddp_course.models.minigpt import MiniGPT
@@ -14,7 +11,7 @@ def main() -> None:
     accelerator = Accelerator(cpu=True, mixed_precision="bf16", gradient_accumulation_steps=WORKLOAD.accumulation_steps)
     process_group.seed_shared(WORKLOAD.seed)
     model = MiniGPT(WORKLOAD.model_config())
-    replica, adamw = accelerator.prepare(model, optimizer(model, fused=True))
+    replica, adamw = accelerator.prepare(model, optimizer(model))
     tokens_of_a_rank = WORKLOAD.tokens_per_update(1)
 
     def train_step(step: int) -> float:
@@ -31,11 +28,9 @@ def main() -> None:
             total += loss.detach()
         return accelerator.reduce(total, "mean").item() / tokens_of_a_rank
 
-    timed(train_step)
+    run_timed(train_step)
 
 
 if __name__ == "__main__":
     main()
-    gc.collect()
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    process_group.stop()

@@ -28,7 +28,7 @@ def main() -> None:
     for name, wrap in WRAPPERS.items():
         process_group.seed_shared(WORKLOAD.seed)
         replica = wrap(MiniGPT(WORKLOAD.model_config()))
-        trainers[name] = (replica, optimizer(replica, fused=True))
+        trainers[name] = (replica, optimizer(replica))
     tokens_of_a_rank = args.accumulation_steps * WORKLOAD.micro_batch_size * WORKLOAD.context
 
     def step_seconds(name: str, step: int) -> float:

@@ -5,7 +5,7 @@ import contextlib
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from workload import WORKLOAD, optimizer, timed
+from workload import WORKLOAD, optimizer, run_timed
 
 from ddp_course.distributed import process_group
 from ddp_course.models.minigpt import MiniGPT
@@ -15,7 +15,7 @@ def main() -> None:
     world = process_group.start()
     process_group.seed_shared(WORKLOAD.seed)
     replica = DistributedDataParallel(MiniGPT(WORKLOAD.model_config()).to(world.device))
-    adamw = optimizer(replica, fused=True)
+    adamw = optimizer(replica)
     tokens_of_a_rank = WORKLOAD.tokens_per_update(1)
 
     def train_step(step: int) -> float:
@@ -34,7 +34,7 @@ def main() -> None:
         dist.all_reduce(total)
         return total.item() / WORKLOAD.tokens_per_update(world.size)
 
-    timed(train_step)
+    run_timed(train_step)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,9 @@
 """Lightning Fabric drives MiniGPT: its own launch, wrapping, autocast, accumulation and clipping."""
 
-import gc
 import os
 
-import torch.distributed as dist
 from lightning_fabric import Fabric
-from workload import WORKLOAD, optimizer, timed
+from workload import WORKLOAD, optimizer, run_timed
 
 from ddp_course.distributed import process_group
 from ddp_course.models.minigpt import MiniGPT
@@ -19,7 +17,7 @@ def main() -> None:
     fabric.launch()
     process_group.seed_shared(WORKLOAD.seed)
     model = MiniGPT(WORKLOAD.model_config())
-    replica, adamw = fabric.setup(model, optimizer(model, fused=True))
+    replica, adamw = fabric.setup(model, optimizer(model))
     tokens_of_a_rank = WORKLOAD.tokens_per_update(1)
 
     def train_step(step: int) -> float:
@@ -35,11 +33,9 @@ def main() -> None:
         adamw.zero_grad()
         return fabric.all_reduce(total, reduce_op="mean").item() / tokens_of_a_rank
 
-    timed(train_step)
+    run_timed(train_step)
 
 
 if __name__ == "__main__":
     main()
-    gc.collect()
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    process_group.stop()

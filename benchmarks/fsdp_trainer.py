@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
-from workload import WORKLOAD, optimizer, timed
+from workload import WORKLOAD, optimizer, run_timed
 
 from ddp_course.distributed import process_group
 from ddp_course.models.minigpt import MiniGPT
@@ -16,7 +16,7 @@ def main() -> None:
     for block in model.blocks:
         fully_shard(block)
     fully_shard(model)
-    adamw = optimizer(model, fused=True)
+    adamw = optimizer(model)
     tokens_of_a_rank = WORKLOAD.tokens_per_update(1)
 
     def train_step(step: int) -> float:
@@ -34,7 +34,7 @@ def main() -> None:
         dist.all_reduce(total)
         return total.item() / WORKLOAD.tokens_per_update(world.size)
 
-    timed(train_step)
+    run_timed(train_step)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
 MODEL = MiniGPTConfig(vocab_size=4096, context=512, layers=6, heads=8, width=512)
 WINDOWS, STEPS, PROFILED = 32, 20, 3
 IMAGES = 64 << 20  # bytes that a step also copies to the GPU, as a batch of images would
-WAYS = {  # (pinned memory, .item() after each backward pass)
+VARIANTS = {  # name -> (pinned memory, .item() after each backward pass)
     "pinned copies": (True, False),
     "pinned copies, .item()": (True, True),
     "copies from ordinary memory": (False, False),
@@ -28,12 +28,12 @@ WAYS = {  # (pinned memory, .item() after each backward pass)
 
 
 def trace(folder: Path) -> None:
-    """Time DDP steps in each of WAYS, and write a trace of PROFILED further steps."""
+    """Time DDP steps of each variant, and write a trace of PROFILED further steps."""
     world = process_group.start()
     model = DistributedDataParallel(MiniGPT(MODEL).to(world.device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     tokens, images = torch.randint(4096, (WINDOWS, MODEL.context + 1)), torch.zeros(IMAGES, dtype=torch.uint8)
-    for number, (way, (pinned, item)) in enumerate(WAYS.items()):
+    for number, (variant, (pinned, item)) in enumerate(VARIANTS.items()):
         batch = [part.pin_memory() if pinned else part for part in (tokens, images)]
 
         def step(batch=batch, item=item) -> None:
@@ -59,11 +59,11 @@ def trace(folder: Path) -> None:
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
             seconds_per_step(PROFILED)
         profiler.export_chrome_trace(str(folder / f"trace_{number}_rank{world.rank}.json.gz"))
-        print(json.dumps({way: seconds}), flush=True)
+        print(json.dumps({variant: seconds}), flush=True)
 
 
 def memory(folder: Path) -> None:
-    """Note the GPU's memory through one step, with and without activation checkpointing; write torch's snapshot."""
+    """Print the GPU's memory through one step, with and without activation checkpointing; write torch's snapshot."""
     world = process_group.start()
     for checkpointing in (False, True):
         torch.cuda.reset_peak_memory_stats()
@@ -71,20 +71,20 @@ def memory(folder: Path) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
         windows = torch.randint(4096, (WINDOWS, MODEL.context + 1), device=world.device)
         torch.cuda.memory._record_memory_history(max_entries=50_000, stacks="python")
-        notes = {"weights": torch.cuda.memory_allocated()}
+        sizes = {"weights": torch.cuda.memory_allocated()}
         with torch.autocast("cuda", torch.bfloat16):
             loss = model(windows[:, :-1], windows[:, 1:])
-        notes["after forward"] = torch.cuda.memory_allocated()
+        sizes["after forward"] = torch.cuda.memory_allocated()
         loss.backward()
-        notes["after backward"] = torch.cuda.memory_allocated()
+        sizes["after backward"] = torch.cuda.memory_allocated()
         optimizer.step()
-        notes |= {"after the step": torch.cuda.memory_allocated(), "peak": torch.cuda.max_memory_allocated()}
+        sizes |= {"after the step": torch.cuda.memory_allocated(), "peak": torch.cuda.max_memory_allocated()}
         if not checkpointing:
             torch.cuda.memory._dump_snapshot(str(folder / "snapshot.pickle"))
             snapshot = (folder / "snapshot.pickle").read_bytes()
             (folder / "memory_snapshot.pickle.gz").write_bytes(gzip.compress(snapshot))
         torch.cuda.memory._record_memory_history(enabled=None)
-        print(json.dumps({"with checkpointing" if checkpointing else "without": notes}), flush=True)
+        print(json.dumps({"with checkpointing" if checkpointing else "without": sizes}), flush=True)
         del model, optimizer, loss
 
 

@@ -1,17 +1,14 @@
 """Hugging Face's Trainer drives MiniGPT: its own launch, wrapping, autocast, accumulation, clipping and loop."""
 
-import argparse
-import gc
 import json
 import os
 import tempfile
 import time
 
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 from transformers import Trainer, TrainerCallback, TrainingArguments
-from workload import WORKLOAD, optimizer
+from workload import WORKLOAD, optimizer, read_arguments
 
 from ddp_course.distributed import process_group
 from ddp_course.models.minigpt import MiniGPT
@@ -56,10 +53,7 @@ class Clock(TrainerCallback):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, required=True)
-    steps = parser.parse_args().steps
-    clock = Clock()
+    steps, clock = read_arguments().steps, Clock()
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             folder,
@@ -85,7 +79,7 @@ def main() -> None:
             arguments,
             train_dataset=MicroBatches(steps),
             data_collator=lambda batch: batch[0],
-            optimizers=(optimizer(model, fused=True), None),
+            optimizers=(optimizer(model), None),
             callbacks=[clock],
         )
         trainer.train()
@@ -95,6 +89,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    gc.collect()
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    process_group.stop()

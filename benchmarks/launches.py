@@ -22,24 +22,24 @@ def compare_start_up(table: Table, rounds: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         empty = Path(folder) / "empty.py"
         empty.write_text("")
-        seconds = {"ours": [], "nothing": []}
-        for side in in_turns(seconds, rounds):
-            if side == "nothing":
-                seconds[side].append(seconds_until([str(empty)]))
-                continue
-            run_dir = Path(folder) / f"run{len(seconds[side])}"
-            command = [str(TRAINER), "--preset", "tiny", "--steps", "1", "--run-dir", str(run_dir)]
-            seconds[side].append(seconds_until(command, (run_dir / "metrics.jsonl").exists))
+        seconds: dict[str, list[float]] = {"ours": [], "empty": []}
+        for number, script in enumerate(in_turns(seconds, rounds)):
+            if script == "empty":
+                seconds[script].append(seconds_until([str(empty)]))
+            else:
+                run_dir = Path(folder) / str(number)
+                command = [str(TRAINER), "--preset", "tiny", "--steps", "1", "--run-dir", str(run_dir)]
+                seconds[script].append(seconds_until(command, (run_dir / "metrics.jsonl").exists))
     table.ratio(
         "seconds from torchrun to the first step, over an empty script, 2 processes",
-        divide(seconds["ours"], seconds["nothing"]),
+        divide(seconds["ours"], seconds["empty"]),
         2.0,
         at_most=True,
     )
 
 
 def compare_preparation(table: Table, rounds: int) -> None:
-    """CPU seconds of a run of one step, of two ranks and torchrun, with seldom collections of garbage and without.
+    """CPU seconds of a run of one step, of two ranks and torchrun, with and without `collect_garbage_seldom`.
 
     CPU seconds hardly depend on what else the machine does.
     """
@@ -57,19 +57,17 @@ def compare_preparation(table: Table, rounds: int) -> None:
 
 def compare_memory(table: Table) -> None:
     """Peak memory of a rank on a small and on a large corpus: the token file is mapped, not read."""
-    sizes = {"a corpus of 1 MB": 1, "a corpus of 200 MB": 200}
+    peaks = {}
     with tempfile.TemporaryDirectory() as folder:
-        peaks = {}
-        for name, megabytes in sizes.items():
-            corpus = Path(folder) / f"{megabytes}.txt"
-            line = "".join(f"{number} is a number, {number * number} is its square\n" for number in range(25_000))
-            corpus.write_text(line * max(1, megabytes * 1_000_000 // len(line)))
-            flags = ["--preset", "tiny", "--data", str(corpus), "--run-dir", str(Path(folder) / f"run{megabytes}")]
-            prepare_first = ["--steps", "1", "--run-dir", str(Path(folder) / f"first{megabytes}")]
-            seconds_until([str(TRAINER), *flags[:4], *prepare_first])
-            peaks[name] = peak_memory([str(TRAINER), *flags, "--steps", "60", "--sample-tokens", "0"])
-    for name, ranks in peaks.items():
-        text = ", ".join(f"rank {rank} {peak / 2**20:.0f} MiB" for rank, peak in sorted(ranks.items()))
+        for megabytes in (1, 200):
+            corpus = f"{folder}/{megabytes}.txt"
+            lines = "".join(f"{number} is a number, {number * number} is its square\n" for number in range(25_000))
+            Path(corpus).write_text(lines * max(1, megabytes * 1_000_000 // len(lines)))
+            command = [str(TRAINER), "--preset", "tiny", "--data", corpus, "--sample-tokens", "0", "--run-dir"]
+            seconds_until([*command, f"{corpus}.first_run", "--steps", "1"])  # makes the token files
+            peaks[f"a corpus of {megabytes} MB"] = peak_memory([*command, f"{corpus}.run", "--steps", "60"])
+    for name, peak_by_rank in peaks.items():
+        text = ", ".join(f"rank {rank} {peak / 2**20:.0f} MiB" for rank, peak in sorted(peak_by_rank.items()))
         table.figure(f"peak memory of its own, tiny preset, {name}", text)
     small, large = peaks.values()
     table.ratio(
@@ -81,7 +79,7 @@ def compare_memory(table: Table) -> None:
 
 
 def peak_memory(command: list[str]) -> dict[int, int]:
-    """Rank -> the most memory in bytes that it was seen to hold for itself, of two ranks.
+    """Run `torchrun command` on 2 processes: rank -> the largest sampled size of its own memory, in bytes.
 
     Pages of mapped files are left out: the ranks share them, and the system takes them back when it needs to.
     """
@@ -90,54 +88,55 @@ def peak_memory(command: list[str]) -> dict[int, int]:
     while process.poll() is None:
         for child in process.children():
             try:
-                rank = child.environ().get("RANK")
-                if rank is not None:
-                    memory = child.memory_info()
-                    own = memory.rss - getattr(memory, "shared", 0)
-                    peaks[int(rank)] = max(peaks.get(int(rank), 0), own)
-            except psutil.Error:
+                rank, memory = child.environ().get("RANK"), child.memory_info()
+            except psutil.Error:  # it has ended meanwhile
                 continue
+            if rank is not None:
+                own = memory.rss - getattr(memory, "shared", 0)
+                peaks[int(rank)] = max(peaks.get(int(rank), 0), own)
         time.sleep(0.02)
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with exit code {process.returncode}")
     return peaks
 
 
 def count_clean_launches(table: Table, launches: int) -> None:
-    """How many launches of the tiny preset end with exit code 0: gloo can abort a finished run."""
+    """Count the launches of the tiny preset that end with exit code 0: gloo can abort a finished run."""
     clean = 0
     with tempfile.TemporaryDirectory() as folder:
         for number in range(launches):
-            where = Path(folder) / str(number)
-            run = torchrun(TRAINER, *TINY, where, nproc=2, check=False, quiet=True, timeout=120, env=one_thread())
-            clean += run.exit_code == 0
-            if run.exit_code:
+            run_dir = f"{folder}/{number}"
+            run = torchrun(TRAINER, *TINY, run_dir, nproc=2, check=False, quiet=True, timeout=120, env=one_thread())
+            if run.exit_code == 0:
+                clean += 1
+            else:
                 print(f"launch {number}: exit codes {run.exit_codes}, {run.failure}", *run.launcher_lines, sep="\n")
     table.figure("launches of the tiny preset on 2 processes that end with exit code 0", f"{clean} of {launches}")
-    for meeting in ("c10d", "static"):
+    for rendezvous in ("c10d", "static"):
         with tempfile.TemporaryDirectory() as folder:
-            ends = [by_two_agents(meeting, [str(TRAINER), *TINY, f"{folder}/{n}"]) for n in range(launches)]
-        what = f"the same by two agents of one process each ({meeting}): both exit with 0"
-        table.figure(what, f"{ends.count([0, 0])} of {launches}")
+            codes = [run_two_agents(rendezvous, [str(TRAINER), *TINY, f"{folder}/{n}"]) for n in range(launches)]
+        what = f"the same by two agents of one process each ({rendezvous}): both exit with 0"
+        table.figure(what, f"{codes.count([0, 0])} of {launches}")
 
 
-def by_two_agents(meeting: str, command: list[str]) -> list[int]:
-    """The exit codes of two torchruns, as two machines have them, that meet at one free port.
+def run_two_agents(rendezvous: str, command: list[str]) -> list[int]:
+    """Run `command` under two torchruns of one process each, as on two machines, and return their exit codes.
 
-    Raises subprocess.TimeoutExpired where one has not ended two minutes after the other began.
+    Raises subprocess.TimeoutExpired if one runs for more than two minutes.
     """
-    port = free_port()
-    where = {
+    port, tag = free_port(), uuid.uuid4().hex
+    endpoint = {
         "c10d": ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"],
         "static": ["--master-addr=127.0.0.1", f"--master-port={port}"],
-    }[meeting]
-    start = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", *where]
-    tag = uuid.uuid4().hex
+    }[rendezvous]
+    agent = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", *endpoint]
     environment = os.environ | one_thread() | {RUN_VARIABLE: tag}
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     agents = []
     try:
         for node in ("0", "1"):
-            rank = [f"--node-rank={node}"] if meeting == "static" else []
-            agents.append(subprocess.Popen([*start, *rank, *command], env=environment, **quiet))
+            rank = [f"--node-rank={node}"] if rendezvous == "static" else []
+            agents.append(subprocess.Popen([*agent, *rank, *command], env=environment, **quiet))
         return [agent.wait(timeout=120) for agent in agents]
     finally:
         sweep(tag, grace=0)

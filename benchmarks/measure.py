@@ -1,16 +1,18 @@
-"""Helpers of all comparisons: alternating runs, ratios with their spread, and rows of RESULTS.md."""
+"""Helpers of all comparisons: runs of scripts, in turns, ratios with their range, and rows of RESULTS.md."""
 
 import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 import psutil
 from workload import token_folder
+
+from ddp_course.launcher import torchrun
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -19,21 +21,27 @@ T = TypeVar("T")
 
 
 class Table:
-    """Rows: what was compared, the median ratio with its range, what was to be reached, and whether it was."""
+    """Rows: what was compared, the median ratio with its range, the goal, and whether it was reached."""
 
     def __init__(self) -> None:
         self.rows: list[str] = []
 
     def ratio(self, what: str, ratios: list[float], goal: float | None = None, *, at_most: bool = False) -> None:
-        middle = statistics.median(ratios)
-        reached = "" if goal is None else "yes" if (middle <= goal if at_most else middle >= goal) else "no"
-        wanted = "" if goal is None else f"{'≤' if at_most else '≥'} {goal:g}"
-        self.rows.append(f"| {what} | {middle:.2f} | {min(ratios):.2f} to {max(ratios):.2f} | {wanted} | {reached} |")
-        print(self.rows[-1], flush=True)
+        """Add a row. goal: the least median, or with `at_most` the largest."""
+        median = statistics.median(ratios)
+        bound = reached = ""
+        if goal is not None:
+            bound = f"{'≤' if at_most else '≥'} {goal:g}"
+            reached = "yes" if (median <= goal if at_most else median >= goal) else "no"
+        self._add(f"| {what} | {median:.2f} | {min(ratios):.2f} to {max(ratios):.2f} | {bound} | {reached} |")
 
     def figure(self, what: str, text: str) -> None:
-        self.rows.append(f"| {what} | {text} | | | |")
-        print(self.rows[-1], flush=True)
+        """Add a row with a text in place of a ratio."""
+        self._add(f"| {what} | {text} | | | |")
+
+    def _add(self, row: str) -> None:
+        self.rows.append(row)
+        print(row, flush=True)
 
 
 def in_turns(sides: Iterable[T], rounds: int) -> Iterator[T]:
@@ -44,23 +52,46 @@ def in_turns(sides: Iterable[T], rounds: int) -> Iterator[T]:
         yield from sides[first:] + sides[:first]
 
 
-def divide(ours: list[float], theirs: list[float]) -> list[float]:
-    return [our / their for our, their in zip(ours, theirs, strict=True)]
+def divide(numerators: list[float], denominators: list[float]) -> list[float]:
+    return [numerator / denominator for numerator, denominator in zip(numerators, denominators, strict=True)]
 
 
 def one_thread() -> dict[str, str]:
+    """The environment of a rank: one thread, and the folder of the tokens."""
     return {"OMP_NUM_THREADS": "1", "TOKENS": token_folder()}
 
 
+def run_script(script: str, *arguments: object, nproc: int = 2, env: Mapping[str, object] | None = None) -> dict:
+    """Run a script of this folder under torchrun and return the JSON object that its rank 0 prints.
+
+    env: by default `one_thread()`. Raises RunFailed if a rank fails, RunTimedOut after 15 minutes.
+    """
+    run = torchrun(HERE / script, *arguments, nproc=nproc, timeout=900, quiet=True, env=env or one_thread())
+    return run.results[0]
+
+
+def commit(*folders: str) -> str:
+    """The commit of the repository, with a remark if these folders have changes that are not committed."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+    changes = git("status", "--porcelain", "--", *folders)
+    name = git("rev-parse", "--short", "HEAD") or "unknown"
+    return name + (" with changes that are not committed" if changes else "")
+
+
 def start_on_two(command: list[str]) -> psutil.Popen:
-    """Start `torchrun command` on 2 processes of one thread; what it prints is dropped."""
+    """Start `torchrun command` on 2 processes of one thread; their output is dropped."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *command]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return psutil.Popen(launch, env=os.environ | one_thread(), **quiet)
+    return psutil.Popen(launch, env=os.environ | one_thread(), stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
 
 
 def seconds_until(command: list[str], done: Callable[[], bool] = lambda: False) -> float:
-    """Seconds from starting `torchrun command` on 2 processes until `done()` or its end; waits for the end anyway."""
+    """Seconds from the start of `torchrun command` on 2 processes until `done()`, or its end, for which this waits.
+
+    Raises RuntimeError if its exit code is not 0.
+    """
     start = time.perf_counter()
     process = start_on_two(command)
     while process.poll() is None and not done():

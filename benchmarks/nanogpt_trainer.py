@@ -1,24 +1,23 @@
-"""A loop written as nanoGPT's is: a model of separate layers, one cross-entropy over all logits, AdamW, a clipped
-gradient, and DDP where there are several ranks; with --compile a compiled model. On a CPU in float32 with torch's
-defaults; on a GPU with bfloat16 autocast, TF32 and the fused AdamW, as nanoGPT has them there.
+"""A loop written as nanoGPT's: separate layers, one cross-entropy over all logits, AdamW, gradient clipping, and DDP
+for several ranks; with --compile a compiled model. On a CPU it computes in float32 with torch's defaults; on a GPU, as
+nanoGPT there, with bfloat16 autocast, TF32 and the fused AdamW.
 
-On a CPU the matrix products of its layers are computed alone after it: a bound for trainers whose float32 products are
-not faster.
+On a CPU it then computes the matrix products of its layers alone: a bound for trainers whose float32 products are not
+faster.
 """
 
 import json
-import sys
 import time
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from workload import AS_NANOGPT, timed
+from workload import AS_NANOGPT, read_arguments, run_timed
 
 from ddp_course.distributed import process_group
 
-PRODUCTS = 6  # times that all products of a step are computed
+PRODUCT_ROUNDS = 6  # times that all products of a step are computed
 
 
 class Attention(nn.Module):
@@ -52,7 +51,7 @@ class Block(nn.Module):
 class GPT(nn.Module):
     def __init__(self, vocab_size: int, context: int, layers: int, heads: int, width: int) -> None:
         super().__init__()
-        self.tokens, self.places = nn.Embedding(vocab_size, width), nn.Embedding(context, width)
+        self.tokens, self.positions = nn.Embedding(vocab_size, width), nn.Embedding(context, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocab_size, bias=False)
         self.tokens.weight = self.head.weight
@@ -61,7 +60,7 @@ class GPT(nn.Module):
                 nn.init.normal_(parameter, std=0.02)
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        x = self.tokens(inputs) + self.places(torch.arange(inputs.size(1), device=inputs.device))
+        x = self.tokens(inputs) + self.positions(torch.arange(inputs.size(1), device=inputs.device))
         for block in self.blocks:
             x = block(x)
         logits = self.head(self.norm(x))
@@ -73,7 +72,7 @@ def main() -> None:
     on_gpu = world.device.type == "cuda"
     torch.backends.cuda.matmul.allow_tf32 = on_gpu
     model = GPT(work.vocab_size, work.context, work.layers, work.heads, work.width).to(world.device)
-    ready = torch.compile(model) if "--compile" in sys.argv else model
+    ready = torch.compile(model) if read_arguments().compile else model
     replica = DistributedDataParallel(ready) if world.size > 1 else ready
     decayed = [p for p in model.parameters() if p.dim() >= 2]
     others = [p for p in model.parameters() if p.dim() < 2]
@@ -90,7 +89,7 @@ def main() -> None:
         adamw.zero_grad(set_to_none=True)
         return loss.item()
 
-    timed(train_step)
+    run_timed(train_step)
     if not on_gpu:
         print(json.dumps({"products": seconds_of_products(model)}), flush=True)
 
@@ -102,7 +101,7 @@ def seconds_of_products(model: nn.Module) -> list[float]:
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     factors = [(torch.randn(rows, layer.in_features), torch.randn_like(layer.weight)) for layer in layers]
     seconds = []
-    for _ in range(PRODUCTS):
+    for _ in range(PRODUCT_ROUNDS):
         start = time.perf_counter()
         for inputs, weight in factors:
             outputs = torch.mm(inputs, weight.T)

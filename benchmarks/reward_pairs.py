@@ -1,24 +1,22 @@
-"""Pairs a second through a reward model: our way, and a loop over single texts with gradients on in the backbone.
+"""Pairs per second through a reward model: batched as ours, and text by text, with and without the backbone's graph.
 
     python benchmarks/reward_pairs.py [--rounds 5]
 
-One process, one thread, the backbone of the laptop preset (untrained: its speed does not depend on what it knows). All
-sides do one step on the same pairs: features, head, pairwise loss, backward, optimizer step. Prints one JSON object:
-{"ours": pairs a second of each round, "unbatched": ..., "unbatched, gradients on": ...}.
+One process, one thread, and the backbone of the laptop preset, untrained: its speed does not depend on the weights.
+Each kind of step does the same with the same pairs: features, head, pairwise loss, backward, optimizer step. Prints one
+JSON object: {"ours": pairs per second in each round, "unbatched": ..., "unbatched, gradients on": ...}.
 """
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from measure import HERE, Table, divide, in_turns, one_thread
+from measure import in_turns
 from torch import Tensor
 
 from ddp_course import minigpt_ddp
@@ -33,40 +31,28 @@ from ddp_course.post_training.reward_model import RewardModel, padded
 from ddp_course.reward_ddp import PRESETS, backbone_trial
 from ddp_course.training.precision import autocast, choose_precision, set_matmul_precision
 
-PAIRS = 64  # a step, as in the laptop preset
-
-
-def compare_reward(table: Table, rounds: int) -> None:
-    command = [sys.executable, HERE / "reward_pairs.py", "--rounds", str(rounds)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ | one_thread())
-    result = json.loads(done.stdout.splitlines()[-1])
-    for side in ("unbatched, gradients on", "unbatched"):
-        table.ratio(
-            f"reward model, pairs a second on one thread: ours over a loop that is {side}",
-            divide(result["ours"], result[side]),
-        )
+PAIRS = 64  # per step, as in the laptop preset
 
 
 def make_model() -> RewardModel:
-    shape = minigpt_ddp.PRESETS["laptop"]
-    tokens = open_tokens(prepare("stdlib", shape.tokenizer, shape.vocab_size, say=lambda line: None)).tokenizer
-    model = MiniGPT(MiniGPTConfig(tokens.vocab_size, shape.context, shape.layers, shape.heads, shape.width))
+    sizes, config = minigpt_ddp.PRESETS["laptop"], PRESETS["laptop"]
+    tokens = open_tokens(prepare("stdlib", sizes.tokenizer, sizes.vocab_size, say=lambda line: None)).tokenizer
+    model = MiniGPT(MiniGPTConfig(tokens.vocab_size, sizes.context, sizes.layers, sizes.heads, sizes.width))
     backbone = Backbone("untrained", frozen_minigpt(model), tokens.encode, tokens.end_of_text, tokens.state(), tokens)
-    config = PRESETS["laptop"]
-    head = RewardHead(feature_count(shape.width), config.head_width)
+    head = RewardHead(feature_count(sizes.width), config.head_width)
     return RewardModel(backbone, head, max_tokens=config.max_tokens, micro_batch_size=config.micro_batch_size)
 
 
-def one_by_one(model: RewardModel, pairs: list[Pair], gradients: bool) -> Tensor:
-    """Features as `features_of` gives them, a text at a time, with or without a graph of the backbone's work."""
+def unbatched_features(model: RewardModel, pairs: list[Pair], gradients: bool) -> Tensor:
+    """Features as `features_of` gives them, a text at a time. gradients: whether the backbone builds a graph."""
     model.backbone.requires_grad_(gradients)
-    read = FrozenBackbone.forward.__wrapped__ if gradients else FrozenBackbone.forward  # without its no_grad
+    forward = FrozenBackbone.forward.__wrapped__ if gradients else FrozenBackbone.forward  # without its no_grad
     rows = []
     for side in ("chosen", "rejected"):
         for pair in pairs:
             text = padded([model.tokens(pair.prompt, getattr(pair, side))], torch.device("cpu"))
             with autocast(model.precision, torch.device("cpu")):
-                rows.append(read(model.backbone, *text))
+                rows.append(forward(model.backbone, *text))
     return torch.cat(rows).float()
 
 
@@ -80,7 +66,7 @@ def step_seconds(model: RewardModel, optimizer: torch.optim.Optimizer, features:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
     torch.set_num_threads(1)
@@ -97,19 +83,19 @@ def main() -> None:
     set_matmul_precision(arithmetic.precision)
     set_attention(model, arithmetic.attention)
     optimizer = torch.optim.AdamW(model.head.parameters(), lr=1e-4)
-    sides = {
-        "ours": lambda pairs: features_of(model, pairs),
-        "unbatched": lambda pairs: one_by_one(model, pairs, gradients=False),
-        "unbatched, gradients on": lambda pairs: one_by_one(model, pairs, gradients=True),
+    feature_functions = {
+        "ours": features_of,
+        "unbatched": partial(unbatched_features, gradients=False),
+        "unbatched, gradients on": partial(unbatched_features, gradients=True),
     }
-    speeds: dict[str, list[float]] = {side: [] for side in sides}
-    for turn, side in enumerate(in_turns(sides, rounds + 1)):
-        pairs = [training_pairs[n] for n in pairs_of_step(1, turn // len(sides), PAIRS, len(training_pairs))]
-        seconds = step_seconds(model, optimizer, lambda side=side, pairs=pairs: sides[side](pairs))
+    speeds: dict[str, list[float]] = {name: [] for name in feature_functions}
+    for turn, name in enumerate(in_turns(speeds, rounds + 1)):
+        pairs = [training_pairs[n] for n in pairs_of_step(1, turn // len(speeds), PAIRS, len(training_pairs))]
+        seconds = step_seconds(model, optimizer, partial(feature_functions[name], model, pairs))
         model.backbone.requires_grad_(False)
         model.backbone.zero_grad()
-        if turn >= len(sides):  # the first round warms up
-            speeds[side].append(PAIRS / seconds)
+        if turn >= len(speeds):  # the first round warms up
+            speeds[name].append(PAIRS / seconds)
     print(json.dumps(speeds))
     process_group.stop()
 

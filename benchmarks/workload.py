@@ -1,4 +1,4 @@
-"""The one piece of work that every trainer here is given: same model, same windows, same step, same precision."""
+"""The work that every trainer here is given: same model, same windows, same optimizer, same precision."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Workload:
-    """6 layers of 384 units. The work of a process does not depend on their number: weak scaling."""
+    """A model, its batches and its learning rate. The work of a process does not depend on the world size."""
 
     layers: int = 6
     heads: int = 6
@@ -43,12 +43,13 @@ class Workload:
         names = ("layers", "heads", "width", "context", "vocab_size", "micro_batch_size", "learning_rate", "seed")
         flags = [part for name in names for part in (f"--{name.replace('_', '-')}", getattr(self, name))]
         flags += ["--tokens-per-update", self.tokens_per_update(world_size), "--steps", steps, "--warmup-steps", 1]
-        # Validation, checkpoints and text are kept out of the way: none of the others does them.
+        # No validation and no text: the other trainers have neither.
         return flags + ["--log-every", 1, "--validation-windows", 2, "--validate-every", 0, "--sample-tokens", 0]
 
     def batches(
         self, step: int, rank: int, world_size: int, device: torch.device = CPU
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """The micro-batches of a rank in one step, (inputs, targets) on `device`, from the token files in $TOKENS."""
         batches = micro_batches(
             open_tokens(os.environ["TOKENS"]).train,
             seed=self.seed,
@@ -62,11 +63,11 @@ class Workload:
         return prefetch(batches, device)
 
 
-if os.environ.get("WORKLOAD") == "gpt2":  # what a GPU is kept busy by: GPT-2's sizes, for both
+if os.environ.get("WORKLOAD") == "gpt2":  # GPT-2's sizes, for a GPU
     WORKLOAD = AS_NANOGPT = Workload(12, 12, 768, 1024, 50304, micro_batch_size=16, accumulation_steps=1)
 else:
     WORKLOAD = Workload()
-    AS_NANOGPT = Workload(vocab_size=2048, accumulation_steps=1)  # its batch of 8, our default vocabulary
+    AS_NANOGPT = Workload(vocab_size=2048, accumulation_steps=1)  # nanoGPT's batch of 8, our default vocabulary
 
 
 def token_folder() -> str:
@@ -78,14 +79,22 @@ def optimizer(model: torch.nn.Module, fused: bool = True) -> torch.optim.Optimiz
     return make_adamw(model, WORKLOAD.learning_rate, weight_decay=0.1, fused=fused)
 
 
-def timed(train_step: Callable[[int], float]) -> None:
-    """Call `train_step(number)` for each step of the command line; print the seconds and losses of this rank."""
+def read_arguments() -> argparse.Namespace:
+    """The command line of a compared trainer."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--compile", action="store_true")  # for the trainer that looks for it
-    steps = parser.parse_args().steps
+    parser.add_argument("--compile", action="store_true", help="torch.compile; of nanogpt_trainer.py only")
+    return parser.parse_args()
+
+
+def run_timed(train_step: Callable[[int], float]) -> None:
+    """Call `train_step(number)`, which returns the loss, for each step of the command line.
+
+    Prints one JSON object: "seconds" and "losses" of each step on this rank, and "memory", the peak of its GPU in
+    bytes, or null without one.
+    """
     seconds, losses = [], []
-    for step in range(steps):
+    for step in range(read_arguments().steps):
         start = time.perf_counter()
         losses.append(train_step(step))
         seconds.append(time.perf_counter() - start)
