@@ -1,6 +1,6 @@
-"""The course as a web site: the committed notebooks with their outputs, of which none is executed, and the calculators.
+"""The course as a web site: the committed notebooks with their stored outputs, and the calculators.
 
-make site builds it into build/site.
+make site builds it into build/site. No notebook is executed.
 """
 
 import sys
@@ -46,8 +46,8 @@ nb_code_prompt_show, nb_code_prompt_hide = "Show the code", "Hide the code"
 html_show_sphinx = False
 
 
-def contents(app: Sphinx, name: str, source: list[str]) -> None:
-    """Writes the notebooks, with what each answers, into the first page."""
+def add_contents(app: Sphinx, name: str, source: list[str]) -> None:
+    """Write the list of notebooks into the first page, with the question that each answers."""
     if name != root_doc:
         return
     trees: dict[str, list[str]] = {}
@@ -66,7 +66,7 @@ def contents(app: Sphinx, name: str, source: list[str]) -> None:
 
 
 def inline_math(self, node) -> None:
-    """As MathML, which browsers draw without JavaScript."""
+    """Write a formula as MathML, which browsers draw without JavaScript."""
     self.body.append(convert(node.astext()))
     raise SkipNode
 
@@ -78,7 +78,7 @@ def block_math(self, node) -> None:
 
 def setup(app: Sphinx) -> None:
     app.add_html_math_renderer("mathml", (inline_math, None), (block_math, None))
-    app.connect("source-read", contents)
+    app.connect("source-read", add_contents)
 
 
 html_math_renderer = "mathml"

@@ -1,7 +1,7 @@
-"""The first page's moving picture: a step of two ranks that predict computes, and losses that notebook 04 recorded.
+"""The first page's animation: a step of two ranks that predict computes, and losses that notebook 04 recorded.
 
-Its parts appear by CSS alone, inline in the page: it needs no script, stands still for who has asked for less motion,
-and can be paused.
+CSS in the page lets its parts appear one after the other, without a script. It can be paused, and does not move if the
+reader's system asks for reduced motion.
 """
 
 import json
@@ -49,14 +49,14 @@ def recorded_losses() -> dict[int, dict[int, float]]:
 
 
 class Drawing:
-    """SVG elements, each of which may appear at a share of its cycle."""
+    """SVG elements and the CSS rules by which they appear."""
 
     def __init__(self):
         self.elements: list[str] = []
         self.rules: list[str] = []
 
     def add(self, element: str, appears: float = 0, cycle: float = 0) -> None:
-        """appears: from 0 to 1, of a cycle in seconds; 0: always there."""
+        """Add an element, hidden for the share `appears` (0 to 1) of each cycle. cycle: in seconds."""
         if appears:
             name, percent = f"appear-{len(self.rules)}", 100 * appears
             self.rules.append(
@@ -75,7 +75,7 @@ class Drawing:
 
 
 def picture() -> str:
-    """In Markdown."""
+    """The animation as HTML in Markdown."""
     drawing, losses = Drawing(), recorded_losses()
     _draw_step(drawing)
     _draw_losses(drawing, losses)

@@ -1,14 +1,15 @@
-"""The commands in a web page: what each prints, and the numbers of its pictures. Pyodide runs it."""
+"""The pages that compute: the text and the pictures for what a form says. Pyodide runs it."""
 
 import json
 from argparse import Namespace
 
-from answers import answered, gigabytes, gpus, printed, row
 from bucket_queue import buckets
 from ddp_doctor.explain import explain_logs, page
 from ddp_doctor.explain.log_lines import Log
-from teaching import pipeline, ring, sampler, zero
+from pictures import gigabytes, gpus, row
+from teaching import pipeline, pipeline_parser, ring, ring_parser, sampler, sampler_parser, zero
 
+from ddp_course.base.errors import InputError, in_one_line
 from ddp_course.plan.__main__ import report_and_plans
 from ddp_course.plan.ddp_step import DDP
 from ddp_course.plan.flags import plan_parser, predict_parser
@@ -20,17 +21,27 @@ from ddp_course.plan.schedule import SimulatedStep
 from ddp_course.plan.search import Plan, SearchResult
 
 
-def answer(command: str, *arguments) -> str:
-    """JSON: the text that the command prints, and its pictures."""
-    return json.dumps(COMMANDS[command](*arguments))
+def answer(name: str, *arguments) -> str:
+    """JSON of what a page shows. arguments: those of `calculate`, or for the page "explain" those of `explain`."""
+    return json.dumps(explain(*arguments) if name == "explain" else calculate(name, *arguments))
 
 
-def plan(arguments: list[str]) -> dict:
-    def report(flags: Namespace) -> tuple[str, dict]:
-        text, job, result = report_and_plans(flags)
-        return text, {"pictures": _plan_pictures(job, result) if result else []}
+def calculate(name: str, words: list[str]) -> dict:
+    """The "text" that the page's command prints for these words, its "pictures", and what else the page needs.
 
-    return answered(plan_parser(), report, arguments)
+    Wrong flags give the sentence of the error, and no picture.
+    """
+    parser, report = PAGES[name]
+    try:
+        shown = report(parser().parse_args(words))
+    except InputError as error:
+        shown = {"text": f"error: {in_one_line(error)}", "pictures": []}
+    return {**shown, "text": f"{shown['text']}\n"}
+
+
+def plan(flags: Namespace) -> dict:
+    text, job, result = report_and_plans(flags)
+    return {"text": text, "pictures": _plan_pictures(job, result) if result else []}
 
 
 def _plan_pictures(job: Job, result: SearchResult) -> list[dict]:
@@ -50,11 +61,8 @@ def _plan_step(plan: Plan) -> dict[str, float]:
     return {"computing": step.computing, "bubble": bubble, "waiting": step.waiting, "optimizer's step": step.updating}
 
 
-def predict(arguments: list[str]) -> dict:
-    def report(flags: Namespace) -> tuple[str, dict]:
-        return prediction_report(flags), {"pictures": _predict_pictures(ddp_from(flags))}
-
-    return answered(predict_parser(), report, arguments)
+def predict(flags: Namespace) -> dict:
+    return {"text": prediction_report(flags), "pictures": _predict_pictures(ddp_from(flags))}
 
 
 def _predict_pictures(ddp: DDP) -> list[dict]:
@@ -88,26 +96,25 @@ def _predict_pictures(ddp: DDP) -> list[dict]:
 
 
 def _ddp_step(step: SimulatedStep) -> dict[str, float]:
-    length = {event["name"]: 0.0 for event in step.events}
-    for event in step.events:
-        length[event["name"]] += event["end"] - event["start"]
     parts = {"forward": "forward", "backward": "backward", "wait": "waiting", "optimizer": "optimizer's step"}
-    return {part: length.get(name, 0.0) for name, part in parts.items()}
+    return {
+        part: sum(event["end"] - event["start"] for event in step.events if event["name"] == name)
+        for name, part in parts.items()
+    }
 
 
 def explain(log: bytes, name: str) -> dict:
-    """name: of a file; "" for what was pasted."""
-    text = printed(lambda: print(page(*explain_logs([Log(bytes(log).decode(errors="replace"), name)]))))
-    return {"text": text, "pictures": []}
+    """What `ddp_doctor explain` prints for a log. name: of its file, "" if it was pasted."""
+    text = page(*explain_logs([Log(bytes(log).decode(errors="replace"), name)]))
+    return {"text": f"{text}\n", "pictures": []}
 
 
-COMMANDS = {
-    "plan": plan,
-    "predict": predict,
-    "explain": explain,
-    "zero": zero,
-    "pipeline": pipeline,
-    "ring": ring,
-    "sampler": sampler,
-    "buckets": buckets,
+PAGES = {  # page -> (the parser of its flags, the function that computes what it shows)
+    "plan": (plan_parser, plan),
+    "predict": (predict_parser, predict),
+    "zero": (plan_parser, zero),
+    "pipeline": (pipeline_parser, pipeline),
+    "buckets": (predict_parser, buckets),
+    "ring": (ring_parser, ring),
+    "sampler": (sampler_parser, sampler),
 }

@@ -1,4 +1,4 @@
-"""The files that the built site brings for its calculators: Pyodide, pinned, and a zip of the modules that it runs."""
+"""The files of the built site's calculators: Pyodide, pinned, and a zip of the modules that it runs."""
 
 import base64
 import hashlib
@@ -25,11 +25,12 @@ MODULES = {
         "ddp_course/lab/ring_order.py",
     ],
     ROOT / "doctor": ["ddp_doctor/__init__.py", "ddp_doctor/explain/*.py"],
-    ROOT / "site": ["answers.py", "bucket_queue.py", "in_browser.py", "sampler_table.py", "teaching.py"],
+    ROOT / "site": ["bucket_queue.py", "in_browser.py", "pictures.py", "sampler_table.py", "teaching.py"],
 }
 
 
 def pack_modules(path: Path) -> None:
+    """Write the zip of MODULES and of the recorded shares."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
         for folder, patterns in MODULES.items():
             for file in sorted(file for pattern in patterns for file in folder.glob(pattern)):
@@ -38,13 +39,13 @@ def pack_modules(path: Path) -> None:
 
 
 def fetch_pyodide() -> Path:
-    """The package as npm has it, kept in build/ for the next time."""
+    """Download the package from npm, once: it is kept in build/. Raises OSError unless its sha512 is INTEGRITY."""
     package = ROOT / f"build/pyodide-{PYODIDE}.tgz"
     if not package.exists():
         package.parent.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=package.parent) as folder:
             command = ["npm", "pack", f"pyodide@{PYODIDE}", "--silent", "--pack-destination", folder]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # npm says itself what went wrong
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # npm prints its errors to stderr
             (Path(folder) / package.name).rename(package)
     digest = base64.b64encode(hashlib.sha512(package.read_bytes()).digest()).decode()
     if digest != INTEGRITY:
@@ -53,7 +54,7 @@ def fetch_pyodide() -> Path:
 
 
 def add_pyodide(folder: Path) -> None:
-    """Copies the files that a page needs."""
+    """Extract the files that a page needs into `folder`."""
     folder.mkdir(exist_ok=True)
     with tarfile.open(fetch_pyodide()) as package:
         for name in NEEDED:

@@ -1,4 +1,4 @@
-"""The shares that torch's DistributedSampler deals out in each setting of the page: a browser has no torch."""
+"""The share of each rank under torch's DistributedSampler, in each setting of the page: a browser has no torch."""
 
 import json
 import pkgutil
@@ -16,14 +16,15 @@ def key(samples: int, ranks: int, epoch: int, shuffle: bool, drop_last: bool) ->
 
 @cache
 def shares_by_setting() -> dict[str, list[list[int]]]:
+    """`recorded_shares`: in a browser from the zip of the modules, else computed."""
     try:
         return json.loads(pkgutil.get_data(__name__, "sampler.json"))
-    except FileNotFoundError:  # not in a browser: torch is here
+    except FileNotFoundError:
         return recorded_shares()
 
 
 def recorded_shares() -> dict[str, list[list[int]]]:
-    """For each setting what each rank reads, in order."""
+    """`key` of a setting -> for each rank the indices of its samples, in order."""
     from torch.utils.data import DistributedSampler
 
     table = {}

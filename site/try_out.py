@@ -1,4 +1,4 @@
-"""On a notebook's page, links to the pages that compute or move and that name this notebook."""
+"""On a notebook's page, links to the pages with a calculator that name this notebook."""
 
 import re
 from collections import defaultdict
@@ -12,7 +12,7 @@ PAGES = Path(__file__).parent
 
 @cache
 def pages_by_notebook() -> dict[str, dict[str, str]]:
-    """{notebook: {page: its title}}"""
+    """{stem of the notebook: {stem of the page: its title}}"""
     pages = defaultdict(dict)
     for path in sorted(PAGES.glob("*.md")):
         text = path.read_text()
@@ -22,7 +22,7 @@ def pages_by_notebook() -> dict[str, dict[str, str]]:
 
 
 def add_links(app: Sphinx, page: str, template: str, context: dict, document) -> None:
-    """Below the title."""
+    """Add the links below the title."""
     folder, _, name = page.partition("/")
     pages = pages_by_notebook().get(name, {}) if folder == "notebooks" and document else {}
     links = " · ".join(f'<a href="../site/{path}.html">{title}</a>' for path, title in pages.items())
