@@ -26,7 +26,9 @@ def library(size: float, ranks: int, link: Link) -> float:
     return min(ring(size, ranks, link), tree(size, ranks, link))
 
 
-def hierarchical(size: float, nodes: int, per_node: int, inside: Link, between: Link, rails=None) -> float:
+def hierarchical(
+    size: float, nodes: int, per_node: int, inside: Link, between: Link, rails: int | None = None
+) -> float:
     """Reduce-scatter inside each node, all-reduce of every piece between the nodes, all-gather inside, in sequence.
 
     between: the link of one network card. rails: cards per node; by default each GPU has one for its piece, with fewer
@@ -35,14 +37,16 @@ def hierarchical(size: float, nodes: int, per_node: int, inside: Link, between: 
     return sum(_phases(size, nodes, per_node, inside, between, rails))
 
 
-def pipelined(size: float, nodes: int, per_node: int, inside: Link, between: Link, rails=None) -> float:
+def pipelined(size: float, nodes: int, per_node: int, inside: Link, between: Link, rails: int | None = None) -> float:
     """`hierarchical` with its phases overlapped, as NCCL does for large tensors: the slower link decides."""
     within, across = _phases(size, nodes, per_node, inside, between, rails)
     latency_within, latency_across = _phases(0, nodes, per_node, inside, between, rails)
     return latency_within + latency_across + max(within - latency_within, across - latency_across)
 
 
-def _phases(size: float, nodes: int, per_node: int, inside: Link, between: Link, rails: int | None):
+def _phases(
+    size: float, nodes: int, per_node: int, inside: Link, between: Link, rails: int | None
+) -> tuple[float, float]:
     """The seconds on the links inside the nodes, and on those between them."""
     rails = per_node if rails is None else rails
     if not 1 <= rails <= per_node:

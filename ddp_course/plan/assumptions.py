@@ -1,33 +1,6 @@
 """What is assumed of a cluster until it is measured."""
 
-from dataclasses import dataclass
-
-from ddp_course.base.errors import InputError
-
-
-@dataclass(frozen=True)
-class Range:
-    """The ends of the interval in which a number lies; they are equal once it is measured."""
-
-    low: float
-    high: float
-
-    def __post_init__(self):
-        if not 0 <= self.low <= self.high < float("inf"):
-            raise InputError(f"a range goes from its low to its high end, both from 0 up, got {self.low}-{self.high}")
-
-    @property
-    def middle(self) -> float:
-        return (self.low + self.high) / 2
-
-    @property
-    def known(self) -> bool:
-        return self.low == self.high
-
-    def at(self, share: float) -> float:
-        """The number at this share of the way from `low` to `high`."""
-        return self.low + share * (self.high - self.low)
-
+from ddp_course.plan.uncertainty import Range
 
 ASSUMED = {
     "mfu": Range(0.30, 0.55),  # published runs of dense models lie in it (notebook 15b)

@@ -5,20 +5,19 @@ reaches, the latency of a message, and how much a GPU's computation varies. Each
 drawing all of them. To see which one is worth measuring, one after the other is fixed.
 """
 
-import math
-import random
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from ddp_course.base.errors import InputError
 from ddp_course.plan import all_reduce, models
-from ddp_course.plan.assumptions import ASSUMED, INSIDE_LATENCY, Range
+from ddp_course.plan.assumptions import ASSUMED, INSIDE_LATENCY
 from ddp_course.plan.job import Job
 from ddp_course.plan.link import Link
 from ddp_course.plan.memory import BYTES_PER_STEP
 from ddp_course.plan.schedule import BUCKET, MIB, Compute, SimulatedStep, simulate
+from ddp_course.plan.uncertainty import Interval, Range, draw, interval
 
 DRAWS = 100
 MOST_MICRO_BATCHES = 1000  # each is simulated
@@ -112,20 +111,6 @@ class DDP:
 
 
 @dataclass(frozen=True)
-class Interval:
-    """A median, and the ends of the interval with 90 % of the draws."""
-
-    low: float
-    middle: float
-    high: float
-
-    @property
-    def width(self) -> float:
-        """The logarithm of the ratio of the ends."""
-        return math.log(self.high / self.low)
-
-
-@dataclass(frozen=True)
 class Prediction:
     """The prediction for one number of GPUs."""
 
@@ -168,17 +153,3 @@ def worth_measuring(ddp: DDP) -> dict[str, dict[str, float]]:
 def expected_maximum(count: int) -> float:
     """The expected maximum of `count` normal draws, in standard deviations, by Blom's approximation."""
     return statistics.NormalDist().inv_cdf((count - 0.375) / (count + 0.25)) if count > 1 else 0.0
-
-
-def draw(ranges: Mapping[str, Range], draws: int) -> Iterator[dict[str, float]]:
-    """Yield a number from each range, `draws` times; once if all are known. The same numbers in each call."""
-    generator = random.Random(0)
-    for _ in range(1 if all(range_.known for range_ in ranges.values()) else draws):
-        yield {name: range_.at(generator.random()) for name, range_ in ranges.items()}
-
-
-def interval(values: Sequence[float]) -> Interval:
-    """The median, the 5th and the 95th percentile of the values."""
-    ordered = sorted(values)
-    last = len(ordered) - 1
-    return Interval(ordered[round(0.05 * last)], statistics.median(ordered), ordered[round(0.95 * last)])

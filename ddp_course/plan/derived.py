@@ -9,8 +9,9 @@ import math
 from ddp_course.base.errors import InputError
 from ddp_course.plan.assumptions import KERNELS
 from ddp_course.plan.calibration import calibrate
-from ddp_course.plan.flags import DEFAULT_GPU, check_counts, read_cluster, read_parameters
+from ddp_course.plan.flags import DEFAULT_GPU, check_counts, read_cluster
 from ddp_course.plan.job import Job, Model
+from ddp_course.plan.models import read_parameters
 from ddp_course.plan.search import divisors
 from ddp_course.plan.trainers import TRAINERS
 

@@ -10,16 +10,16 @@ from dataclasses import replace
 from ddp_course.base import hardware
 from ddp_course.base.errors import InputError, in_one_line
 from ddp_course.base.parser import Parser
-from ddp_course.plan.assumptions import ASSUMED, KERNELS, Range
+from ddp_course.plan.assumptions import ASSUMED, KERNELS
 from ddp_course.plan.job import Cluster
 from ddp_course.plan.memory import STATE
-from ddp_course.plan.models import MODELS
+from ddp_course.plan.models import MODELS, PREFIXES
 from ddp_course.plan.trainers import TRAINERS
+from ddp_course.plan.uncertainty import Range
 
 GPUS = {name.lower(): gpu for name, gpu in reversed(hardware.GPUS.items()) if gpu.memory}
 DEFAULT_GPU, LARGEST_COUNT = "h100", 10**9
 UNITS = {"b": 1 / 8, "bit": 1 / 8, "B": 1.0}
-PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}
 
 
 def _parser(command: str, description: str | None, required: bool) -> Parser:
@@ -132,15 +132,6 @@ def read_memory(text: str) -> float:
     if not match or not 0 < float(match[1]) < math.inf:
         raise InputError(f"cannot read the memory {text!r}; write it as 80GB")
     return float(match[1]) * 2**30
-
-
-def read_parameters(text: str, flag: str) -> float:
-    """The number in "7e9", "7B" or "350M"."""
-    match = re.fullmatch(r"(\d+(?:\.\d*)?(?:[eE]\+?\d+)?)([kKmMbBtT]?)", text.strip())
-    number = float(match[1]) * PREFIXES[match[2].lower()] if match else 0
-    if not 1e5 <= number <= 1e14:
-        raise InputError(f"{flag} is a number of parameters from 0.1M to 100T, such as 7e9, 7B or 350M, got {text!r}")
-    return number
 
 
 def read_range(text: str, flag: str, most: float = float("inf")) -> Range:

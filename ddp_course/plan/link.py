@@ -6,10 +6,11 @@ all-reduce over n ranks is 2(n - 1) such messages of S / n bytes each, so its ti
 
 import random
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ddp_course.base.errors import InputError
+from ddp_course.plan.uncertainty import interval
 
 SMALL, LARGE = 4 * 2**10, 256 * 2**10  # bytes: all-reduces up to SMALL determine α, from LARGE up β
 DRAWS = 200  # bootstrap samples
@@ -50,18 +51,19 @@ def fit(seconds: Mapping[int, Sequence[float]], ranks: int) -> Link:
         )
     messages, generator = 2 * (ranks - 1), random.Random(0)
 
-    def estimate(sample) -> tuple[float, float]:
+    def estimate(sample: Callable[[Sequence[float]], list[float]]) -> tuple[float, float]:
         alpha = min(statistics.median(sample(times)) for times in small.values()) / messages
         slopes = [(statistics.median(sample(times)) - messages * alpha) / size for size, times in large.items()]
         if statistics.median(slopes) <= 0:
             raise InputError("large messages took no longer than small ones: measure larger ones")
         return alpha, messages / ranks / statistics.median(slopes)
 
-    def resample(times):
+    def resample(times: Sequence[float]) -> list[float]:
         return generator.choices(times, k=len(times))
 
     alphas, betas = zip(*(estimate(resample) for _ in range(DRAWS)), strict=True)
-    return Link(*estimate(list), alpha_interval=_middle_90(alphas), beta_interval=_middle_90(betas))
+    alpha, beta = interval(alphas), interval(betas)
+    return Link(*estimate(list), alpha_interval=(alpha.low, alpha.high), beta_interval=(beta.low, beta.high))
 
 
 def fit_all_sizes(seconds: Mapping[int, Sequence[float]], ranks: int) -> Link:
@@ -72,9 +74,3 @@ def fit_all_sizes(seconds: Mapping[int, Sequence[float]], ranks: int) -> Link:
     slope, start = numpy.polyfit(list(seconds), medians, 1, w=[1 / median for median in medians])
     messages = 2 * (ranks - 1)
     return Link(max(0.0, start / messages), messages / ranks / slope)
-
-
-def _middle_90(values: Sequence[float]) -> tuple[float, float]:
-    """The 5th and the 95th percentile."""
-    ordered = sorted(values)
-    return ordered[round(0.05 * (len(ordered) - 1))], ordered[round(0.95 * (len(ordered) - 1))]

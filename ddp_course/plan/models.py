@@ -1,6 +1,7 @@
 """Transformers tensor by tensor: known models by name, and models like GPT-2 of about a given number of parameters."""
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,7 +11,16 @@ from ddp_course.plan.schedule import Gradient
 
 
 def transformer(
-    layers, width, heads, vocabulary, context, *, mlp_ratio=4.0, key_value_ratio=1.0, gated=False, tied=True
+    layers: int,
+    width: int,
+    heads: int,
+    vocabulary: int,
+    context: int,
+    *,
+    mlp_ratio: float = 4.0,
+    key_value_ratio: float = 1.0,
+    gated: bool = False,
+    tied: bool = True,
 ) -> Model:
     """A model with its number of parameters, counted tensor by tensor.
 
@@ -77,6 +87,8 @@ def _layer(model: Model) -> Iterator[int]:
         yield from (width, *attention, width, width * mlp, width * mlp, mlp * width)
 
 
+LARGEST_GPT2 = 3e12  # parameters
+PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}
 LLAMA_3 = {"vocabulary": 128256, "context": 8192, "gated": True, "tied": False}
 MODELS = {
     "tiny": transformer(2, 64, 2, 256, 64),
@@ -91,19 +103,30 @@ MODELS = {
 }
 
 
+def read_parameters(text: str, flag: str) -> float:
+    """The number in "7e9", "7B" or "350M". Raises InputError, with the flag's name, if it is none."""
+    match = re.fullmatch(r"(\d+(?:\.\d*)?(?:[eE]\+?\d+)?)([kKmMbBtT]?)", text.strip())
+    number = float(match[1]) * PREFIXES[match[2].lower()] if match else 0
+    if not 1e5 <= number <= 1e14:
+        raise InputError(f"{flag} is a number of parameters from 0.1M to 100T, such as 7e9, 7B or 350M, got {text!r}")
+    return number
+
+
 def named_model(name: str) -> Model:
-    """The model of this name in MODELS, or for "350M" or "1.3B" a GPT-2 of about that many parameters."""
+    """The model of this name in MODELS, or for "350M" or "1.3B" a GPT-2 of about that many parameters.
+
+    Raises InputError for any other name, and for more parameters than the largest GPT-2 here has.
+    """
     if name.lower() in MODELS:
         return MODELS[name.lower()]
-    unit = {"k": 1e3, "m": 1e6, "b": 1e9}.get(name[-1:].lower())
     try:
-        parameters = float(name[:-1]) * unit if unit else 0.0
-    except ValueError:
-        parameters = 0.0
-    if not 1e5 <= parameters < 1e13:
+        parameters = read_parameters(name, "--model")
+    except InputError:
+        parameters = math.inf
+    if parameters > LARGEST_GPT2:
         raise InputError(
-            f"no model {name!r}; there are {', '.join(MODELS)}, or give a number of parameters from 0.1M up, such as "
-            "350M or 1.3B"
+            f"no model {name!r}; there are {', '.join(MODELS)}, or give a number of parameters from 0.1M to 3T, such "
+            "as 350M or 1.3B"
         )
     # The width of a GPT-2 is about 64 times its number of layers.
     vocabulary = 50304 if parameters > 5e7 else 4096 if parameters > 2e6 else 256

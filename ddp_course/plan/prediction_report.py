@@ -5,12 +5,13 @@ from dataclasses import replace
 
 from ddp_course.base.errors import InputError
 from ddp_course.base.quantity import format_number, with_prefix
-from ddp_course.plan.assumptions import ASSUMED, Range
-from ddp_course.plan.ddp_step import DDP, MOST_MICRO_BATCHES, Interval, Prediction, predict_step, worth_measuring
+from ddp_course.plan.assumptions import ASSUMED
+from ddp_course.plan.ddp_step import DDP, MOST_MICRO_BATCHES, Prediction, predict_step, worth_measuring
 from ddp_course.plan.flags import above_0, check_counts, read_cluster, read_range
 from ddp_course.plan.job import Job
 from ddp_course.plan.memory import STATE
 from ddp_course.plan.models import named_model
+from ddp_course.plan.uncertainty import Interval, Range
 
 MEASUREMENTS = {  # range: its name in a sentence, how to measure it, the flag that takes the result
     "mfu": ("the time of a micro-batch", "time forward and backward on one GPU", "--micro-batch-seconds"),

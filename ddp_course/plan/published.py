@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ddp_course.base.hardware import GPU, GPUS
-from ddp_course.plan.assumptions import KERNELS, Range
+from ddp_course.plan.assumptions import KERNELS
 from ddp_course.plan.job import Cluster, Job, Model
 from ddp_course.plan.memory import Layout, memory
 from ddp_course.plan.search import Plan, refusal_reason, search
 from ddp_course.plan.traffic import Step, micro_batches, step
+from ddp_course.plan.uncertainty import Range
 
 GIB = 2**30
 LLAMA_3 = "https://arxiv.org/abs/2407.21783"  # section 3.3, tables 3 and 4
@@ -58,7 +59,13 @@ class Published:
         needed = memory(job.model, unchunked if self.in_flight else self.layout, count, job.precision, self.state)
         return Plan(self.layout, refusal_reason(job, unchunked), count, needed, self.step())
 
-    def step(self, kernels=None, link_share=None, chunks=None, exposed=None) -> Step:
+    def step(
+        self,
+        kernels: float | None = None,
+        link_share: float | None = None,
+        chunks: float | None = None,
+        exposed: float | None = None,
+    ) -> Step:
         """The run's step by the formulas; each argument that is not None replaces the run's own assumption.
 
         exposed: the share of all messages that is waited for.

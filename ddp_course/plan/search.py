@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from ddp_course.plan.assumptions import ASSUMED, KERNELS_SPREAD, Range
-from ddp_course.plan.ddp_step import Interval, draw, interval
+from ddp_course.plan.assumptions import ASSUMED, KERNELS_SPREAD
 from ddp_course.plan.job import Job
 from ddp_course.plan.memory import Layout, Memory, layers_per_stage, memory
 from ddp_course.plan.traffic import Step, micro_batches, step
+from ddp_course.plan.uncertainty import Interval, Range, draw, interval
 
 TOO_LARGE = "does not fit into the memory (17, 7b)"
 SAME = 1.05  # a ratio of steps below which the formulas cannot tell which is quicker
