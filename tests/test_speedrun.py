@@ -114,7 +114,7 @@ def test_from_a_backbone_nothing_is_pretrained_and_the_report_says_so(tmp_path):
     record = speedrun.speedrun(tmp_path / "run", "tiny", nproc=1, data=code, backbone=backbone)
     assert list(record["stages"]) == ["reward", "grpo"] and not (tmp_path / "run" / "pretrain").exists()
     settings = {name: json.loads((tmp_path / "run" / name / "config.json").read_text()) for name in record["stages"]}
-    assert settings["reward"]["backbone"] == settings["grpo"]["pretrained"] == speedrun.settled(backbone)
+    assert settings["reward"]["backbone"] == settings["grpo"]["pretrained"] == speedrun.full_name(backbone)
     page = write_report(tmp_path / "run").read_text()
     assert f"It began with the backbone `{backbone}`" in page and "from a backbone to a post-trained model" in page
     assert "| reward |" in page and "| grpo |" in page and "pretrain" not in page and "| tokenizer |" not in page
@@ -125,7 +125,7 @@ def test_from_a_backbone_nothing_is_pretrained_and_the_report_says_so(tmp_path):
 def test_a_checkpoint_of_ours_is_a_backbone_by_its_path_alone(tmp_path):
     saved = make_backbone(tmp_path / "ours")
     for spelling in (tmp_path / "ours", saved, f"minigpt:{saved}"):
-        assert speedrun.settled(str(spelling)) == f"minigpt:{saved}"
+        assert speedrun.full_name(str(spelling)) == f"minigpt:{saved}"
     reward, grpo = stages(tmp_path / "run", "tiny", backbone=f"minigpt:{saved}")
     assert reward.flags[reward.flags.index("--backbone") + 1] == f"minigpt:{saved}"
     assert grpo.flags[grpo.flags.index("--pretrained") + 1] == f"minigpt:{saved}"
@@ -147,9 +147,9 @@ def test_a_backbone_that_is_not_there_is_refused_before_anything_is_written(tmp_
 
 def test_a_stage_that_only_stopped_is_not_finished(finished_run):
     run_dir, _ = finished_run
-    assert speedrun.finished(run_dir, "reward", "tiny")
-    assert not speedrun.finished(run_dir, "reward", "laptop")  # which has more steps
-    assert not speedrun.finished(run_dir / "nowhere", "reward", "tiny")
+    assert speedrun.is_finished(run_dir, "reward", "tiny")
+    assert not speedrun.is_finished(run_dir, "reward", "laptop")  # which has more steps
+    assert not speedrun.is_finished(run_dir / "nowhere", "reward", "tiny")
 
 
 def test_a_stage_that_was_asked_to_stop_ends_the_speedrun_with_the_exit_code_of_the_trainers(
@@ -214,7 +214,7 @@ def test_a_latest_that_names_no_step_is_of_no_finished_stage(tmp_path, latest):
     path = tmp_path / "reward" / "latest"
     path.parent.mkdir()
     path.mkdir() if latest is None else path.write_bytes(latest)
-    assert not speedrun.finished(tmp_path, "reward", "tiny")
+    assert not speedrun.is_finished(tmp_path, "reward", "tiny")
 
 
 def test_metrics_with_null_make_a_report_and_none_at_all_an_error(finished_run, tmp_path):

@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from textwrap import dedent
 
-from ddp_course.authoring import commands as authoring
+from ddp_course.authoring.commands import ROOT, select
 from ddp_course.authoring.notebook_run import read_notebook
 from ddp_course.base.errors import InputError
 from ddp_course.grader.exercises import load
@@ -53,12 +53,12 @@ class WrongAnswer(Answer):
 
 @dataclass(frozen=True)
 class RightAnswer(Answer):
-    """A right answer that differs from the solution, by what `does` says."""
+    """A right answer other than the solution; `does` describes the difference."""
 
 
 @functools.cache
 def answers(question: str) -> dict[str, Answer]:
-    """Every answer to `question` by name, in the order in which they are written down."""
+    """Every answer to `question` by name, in the order of wrong.py."""
     module = load(question).module("wrong")
     named = {answer.name: answer for answer in module.ANSWERS}
     if len(named) < len(module.ANSWERS):
@@ -118,7 +118,7 @@ def answer_cells(folder: str, question: str) -> list[str]:
     name = load(question).answer_name
     return [
         text.rstrip("\n") + "\n"
-        for path in authoring.select(authoring.ROOT, (folder,), [name[:2]])
+        for path in select(ROOT, (folder,), [name[:2]])
         for _, destination, text in written_files(read_notebook(path))
         if Path(destination).name == name
     ]

@@ -13,10 +13,11 @@ import nbformat
 from nbconvert import SlidesExporter
 from nbformat import NotebookNode
 
-from ddp_course.authoring.commands import ROOT
+from ddp_course.authoring.commands import ROOT, select
 from ddp_course.authoring.notebook_run import output_texts, read_notebook
 from ddp_course.authoring.setup_cell import lesson_cells
 from ddp_course.base.command import run_command
+from ddp_course.base.errors import InputError, in_one_line
 from ddp_course.base.parser import Parser
 from ddp_course.lab.course_map import lessons
 
@@ -30,14 +31,11 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     """Write the slides of notebooks 00 to 10, or of those whose names start with one of the arguments."""
     parser = Parser(prog="python -m ddp_course.authoring.slides", description=main.__doc__)
     parser.add_argument("names", nargs="*", help="how a notebook's name starts: 04; default: 00 to 10")
-    names = parser.parse_args(arguments).names
-    chosen = [
-        path
-        for number, _, path, _ in lessons(root)
-        if (path.stem.startswith(tuple(names)) if names else number.isdigit() and number <= LAST)
-    ]
-    if not chosen:
-        print(f"no notebook's name starts with {' or '.join(names)}; one starts with 04", file=sys.stderr)
+    try:
+        names = parser.parse_args(arguments).names
+        chosen = select(root, ("notebooks",), names) if names else spine(root)
+    except InputError as error:
+        print(f"error: {in_one_line(error)}", file=sys.stderr)
         return 2
     folder = root / "build" / "slides"
     folder.mkdir(parents=True, exist_ok=True)
@@ -47,6 +45,11 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
         (folder / f"{path.stem}.html").write_text(body, encoding="utf-8")
         print(f"build/slides/{path.stem}.html")
     return 0
+
+
+def spine(root: Path) -> list[Path]:
+    """The notebooks 00 to LAST, without the deep dives, such as 04b."""
+    return [path for number, _, path, _ in lessons(root) if number.isdigit() and number <= LAST]
 
 
 def slides_of(nb: NotebookNode) -> NotebookNode:
@@ -83,9 +86,9 @@ def _questions(cell: NotebookNode) -> list[str]:
 
 
 def _answers(cell: NotebookNode, questions: Iterator[str]) -> list[NotebookNode]:
-    """A slide below that of the section, with the values that the cell reveals and its figures; none without them.
+    """The slide below the section's with the values that the cell reveals, and its figures; [] if it has neither.
 
-    questions: those of the section that have no answer yet; each value takes the next one.
+    questions: the section's questions that have no answer yet; each value takes the next one.
     """
     revealed = [line for text in output_texts(cell) for line in REVEALED.findall(text)]
     lines = [f"{next(questions, '')}: **{line}**".removeprefix(": ") for line in revealed]

@@ -36,9 +36,12 @@ The last column says how many lines of code you may remove and add in total. Com
 """
 
 
-@dataclass
+@dataclass(frozen=True)
 class Variant:
-    """The script with the fault, the script without it, and how many lines of code a repair may add and remove."""
+    """A variant of a question. handout, key: the script with the fault, and without it.
+
+    lines: how many lines of code a repair may add and remove in total.
+    """
 
     handout: str
     key: str
@@ -103,13 +106,13 @@ def make(question: str, seed: int) -> Variant:
 
     Raises InputError if there is none.
     """
-    chance = random.Random(f"{seed} {question}")  # a string, so that no two pairs of a seed and a question coincide
+    generator = random.Random(f"{seed} {question}")  # a string, so that no two pairs of a seed and a question coincide
     right = text_of(question, SOLUTION)
     faults = [answer for answer in wrong_answers(question) if answer.state == WRONG and answer.on == SOLUTION]
-    chance.shuffle(faults)
+    generator.shuffle(faults)
     for fault in sorted(faults, key=lambda fault: not fault.edit):  # an edit first: its repair is short
         wrong = text_of(question, fault.name)
-        suffix, numbers = f"_{chance.randrange(10, 100)}", chance.randrange(1, 1000)
+        suffix, numbers = f"_{generator.randrange(10, 100)}", generator.randrange(1, 1000)
         for new_numbers in (numbers, None):  # where the checks need a number as it is, all stay
             handout, key = disguise(wrong, right, suffix, new_numbers)
             lines = 2 * changed_lines(handout, key) + 2
@@ -127,10 +130,10 @@ def disguise(wrong: str, right: str, suffix: str, numbers: int | None) -> list[s
     numbers: the seed of the new numbers; None: the numbers stay.
     """
     trees = [ast.parse(text) for text in (wrong, right)]
-    local = set.union(*map(_local_names, trees)) - set.union(*map(_names_seen_outside, trees))
+    local = set.union(*map(_local_names, trees)) - set.union(*map(_fixed_names, trees))
     values = [{node.value for node in ast.walk(tree) if _is_size(node)} for tree in trees]
-    chance = random.Random(numbers)
-    new_values = {value: value + chance.randint(1, value) for value in sorted(values[0] & values[1])}
+    generator = random.Random(numbers)
+    new_values = {value: value + generator.randint(1, value) for value in sorted(values[0] & values[1])}
     for tree in trees:
         for node in ast.walk(tree):
             if isinstance(node, ast.Name) and node.id in local:
@@ -151,7 +154,7 @@ def _local_names(tree: ast.Module) -> set[str]:
     return stored | {argument.arg for function in inner for argument in function.args.args}
 
 
-def _names_seen_outside(tree: ast.Module) -> set[str]:
+def _fixed_names(tree: ast.Module) -> set[str]:
     """Names that must not change: of the module, imports, parameters of outer functions, keywords, built-ins."""
     nodes = list(ast.walk(tree))
     inside = {node for function in nodes if isinstance(function, ast.FunctionDef) for node in ast.walk(function)}

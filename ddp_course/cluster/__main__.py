@@ -58,14 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.command == "up":
             return up(options.folder, options.nodes, None if options.rate == "none" else options.rate, options.slurm)
         if options.command == "check":
-            lines = [
-                f"{file}: {problem}"
-                for file in options.files
-                for document in documents(file)
-                for problem in problems(document)
-            ]
-            print("\n".join(lines) or "every field exists")
-            return 1 if lines else 0
+            return check_files(options.files)
         state = read(options.folder)
         if options.command == "status":
             print(state["shown"] if state else f"no cluster is up in {options.folder}")
@@ -136,6 +129,13 @@ def down(folder: Path, state: dict | None) -> int:
             time.sleep(0.05)
     print("the cluster is down" if state else f"no cluster is up in {folder}")
     return 0
+
+
+def check_files(files: list[Path]) -> int:
+    """Print the problems of manifests and tasks; returns the exit code, 1 if there are any."""
+    lines = [f"{file}: {problem}" for file in files for document in documents(file) for problem in problems(document)]
+    print("\n".join(lines) or "every field exists")
+    return 1 if lines else 0
 
 
 def run_on(pids: dict[str, int], node: str, words: list[str]) -> int:

@@ -20,13 +20,14 @@ from pathlib import Path
 import ddp_course
 from ddp_course.base.errors import InputError
 from ddp_course.cluster.keeper import address_of
+from ddp_course.cluster.machines import Cluster
 from ddp_course.cluster.manifest import documents
 from ddp_course.cluster.namespaces import entering
 
 PORT = "29500"  # of the rendezvous, as Kubeflow Trainer sets it
 INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 SET_UP_HOST = r"""set -e
-printf '%s\n' "$LINES_OF_PODS" >> /etc/hosts
+printf '%s\n' "$HOSTS" >> /etc/hosts
 hostname "$NAME"
 """
 
@@ -81,41 +82,39 @@ def job_set_of(job: dict, runtime: dict) -> dict:
     spec = copy.deepcopy(runtime["spec"]["template"]["spec"])
     policy = runtime["spec"]["mlPolicy"]
     nodes = trainer.get("numNodes", policy.get("numNodes", 1))
+    injected = _torch_variables(name, nodes, trainer) if "torch" in policy else []
     for replicated in spec["replicatedJobs"]:
         labels = replicated["template"].get("metadata", {}).get("labels", {})
-        if labels.get("trainer.kubeflow.org/trainjob-ancestor-step") != "trainer":
-            continue
-        inner = replicated["template"]["spec"]
-        inner["parallelism"] = inner["completions"] = nodes
-        for container in inner["template"]["spec"]["containers"]:
-            if container["name"] != "node":
-                continue
-            for field in ("image", "command", "args"):
-                if field in trainer:
-                    container[field] = trainer[field]
-            if "resourcesPerNode" in trainer:
-                container["resources"] = trainer["resourcesPerNode"]
-            trainer_env = trainer.get("env", [])
-            overridden = _names(trainer_env)
-            runtime_env = [variable for variable in container.get("env", []) if variable["name"] not in overridden]
-            container["env"] = runtime_env + trainer_env
-            if "torch" in policy:
-                added = {
-                    "PET_NNODES": nodes,
-                    "PET_NPROC_PER_NODE": _processes(trainer),
-                    "PET_NODE_RANK": None,
-                    "PET_MASTER_ADDR": f"{name}-node-0-0.{name}",
-                    "PET_MASTER_PORT": PORT,
-                }
-                if reserved := sorted(_names(container["env"]) & added.keys()):
-                    raise InputError(f"{', '.join(reserved)}: Kubeflow Trainer sets these itself, and refuses the job")
-                container["env"] += [
-                    {"name": key, "value": str(value)}
-                    if value is not None
-                    else {"name": key, "valueFrom": {"fieldRef": {"fieldPath": INDEX}}}
-                    for key, value in added.items()
-                ]
+        if labels.get("trainer.kubeflow.org/trainjob-ancestor-step") == "trainer":
+            inner = replicated["template"]["spec"]
+            inner["parallelism"] = inner["completions"] = nodes
+            for container in inner["template"]["spec"]["containers"]:
+                if container["name"] == "node":
+                    _fill_in(container, trainer, injected)
     return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": name}, "spec": spec}
+
+
+def _torch_variables(name: str, nodes: int, trainer: dict) -> list[dict]:
+    """The variables that the torch plugin adds to the containers of the TrainJob `name`."""
+    return [
+        {"name": "PET_NNODES", "value": str(nodes)},
+        {"name": "PET_NPROC_PER_NODE", "value": str(_processes(trainer))},
+        {"name": "PET_NODE_RANK", "valueFrom": {"fieldRef": {"fieldPath": INDEX}}},
+        {"name": "PET_MASTER_ADDR", "value": f"{name}-node-0-0.{name}"},
+        {"name": "PET_MASTER_PORT", "value": PORT},
+    ]
+
+
+def _fill_in(container: dict, trainer: dict, injected: list[dict]) -> None:
+    """Override the runtime's container by the fields of the TrainJob, and add the injected variables."""
+    container |= {field: trainer[field] for field in ("image", "command", "args") if field in trainer}
+    if "resourcesPerNode" in trainer:
+        container["resources"] = trainer["resourcesPerNode"]
+    own = trainer.get("env", [])
+    env = [variable for variable in container.get("env", []) if variable["name"] not in _names(own)] + own
+    if reserved := sorted(_names(env) & _names(injected)):
+        raise InputError(f"{', '.join(reserved)}: Kubeflow Trainer sets these itself, and refuses the job")
+    container["env"] = env + injected
 
 
 def variables_of(job: dict, runtime: dict) -> dict[str, str]:
@@ -129,7 +128,7 @@ def variables_of(job: dict, runtime: dict) -> dict[str, str]:
     }
 
 
-def _processes(trainer):
+def _processes(trainer: dict) -> int | str:
     """PET_NPROC_PER_NODE: numProcPerNode if given; "auto" if there are GPUs; else one process per core, rounded up."""
     resources = trainer.get("resourcesPerNode", {})
     counts = resources.get("limits", {}) | resources.get("requests", {})
@@ -139,7 +138,7 @@ def _processes(trainer):
     return max(1, math.ceil(float(cores[:-1]) / 1000 if cores.endswith("m") else float(cores)))
 
 
-def _pods_of_job_set(document):
+def _pods_of_job_set(document: dict) -> list[Pod]:
     """The pods of a JobSet: named by job and index, with JOB_COMPLETION_INDEX in their environment."""
     name, pods = document["metadata"]["name"], []
     subdomain = document["spec"].get("network", {}).get("subdomain", name)
@@ -160,7 +159,7 @@ def _pods_of_job_set(document):
     return pods
 
 
-def _pods_of_task(task, addresses, env):
+def _pods_of_task(task: dict, addresses: tuple[str, ...], env: dict[str, str]) -> list[Pod]:
     """The pods of a SkyPilot task: each machine gets the addresses of all machines and its own rank."""
     declared = task.get("envs", {})
     if unknown := sorted(env.keys() - declared.keys()):
@@ -186,20 +185,20 @@ def _pods_of_task(task, addresses, env):
     ]
 
 
-def _names(variables):
+def _names(variables: list[dict]) -> set[str]:
     """The set of the variables' names."""
     return {variable["name"] for variable in variables}
 
 
-def _expanded(text, env):
+def _expanded(text: str, env: Mapping[str, str]) -> str:
     """The text with $(NAME) expanded as by Kubernetes: only known names, and $$(NAME) becomes $(NAME)."""
     return re.sub(r"\$(\$?)\(([^)]+)\)", lambda m: m[0][1:] if m[1] else env.get(m[2], m[0]), text)
 
 
 def run(
-    cluster,
+    cluster: Cluster,
     started: list[Pod],
-    *more,
+    *more: object,
     folder: str | Path,
     timeout: float = 300,
     env: Mapping[str, object] | None = None,
@@ -217,10 +216,10 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "ddp_course").exists():
         (folder / "ddp_course").symlink_to(Path(ddp_course.__file__).parent)
-    lines = "\n".join(f"{address_of(n)} {' '.join(pod.names)}" for n, pod in enumerate(started, 1) if pod.names)
+    hosts = "\n".join(f"{address_of(n)} {' '.join(pod.names)}" for n, pod in enumerate(started, 1) if pod.names)
     tasks = []
     for node, pod in zip(cluster.nodes, started, strict=True):
-        cluster.run(node, SET_UP_HOST, env={"LINES_OF_PODS": lines, "NAME": pod.name})
+        cluster.run(node, SET_UP_HOST, env={"HOSTS": hosts, "NAME": pod.name})
         files = {name: folder / f"{pod.name}.{name}" for name in ("log", "exit")}
         for file in files.values():
             file.unlink(missing_ok=True)

@@ -31,8 +31,8 @@ def last_of(records: Records, key: str) -> float:
 def best_of(records: Records) -> int:
     """The step with the lowest held-out loss; of equals, the earliest. Raises InputError if there is none."""
     last_of(records, "val_loss")  # raises the error
-    series = values(records, "val_loss")
-    return min(sorted(series), key=series.__getitem__)
+    losses = values(records, "val_loss")
+    return min(sorted(losses), key=lambda step: losses[step])
 
 
 def first_to_last(name: str, series: dict[int, float]) -> str:
@@ -51,7 +51,7 @@ def draw_pretrain(records: Records):
 
 
 def draw_reward(records: Records):
-    """Draw loss and accuracy on held-out pairs; error bars: the gain over the backbone's likelihood, over files."""
+    """Draw loss and accuracy on held-out pairs, with the interval of the gain over the backbone's likelihood."""
     loss, series, best = values(records, "val_loss"), values(records, "val_accuracy"), best_of(records)
     baseline = last_of(records, "val_baseline")
     figure, (left, right) = new_figure(
@@ -62,12 +62,14 @@ def draw_reward(records: Records):
     )
     left.plot(list(loss), list(loss.values()), marker="o", color=POLICY)
     left.plot(best, loss[best], "*", markersize=15, color=RANK_COLOURS[1], zorder=5, label="kept as the best")
-    low, high = ([baseline + gain for gain in values(records, f"val_gain_{end}").values()] for end in ("low", "high"))
+    low = [baseline + gain for gain in values(records, "val_gain_low").values()]
+    high = [baseline + gain for gain in values(records, "val_gain_high").values()]
     draw_shares(right, series, low, high, "with the head, 95 % over files")
     right.axhline(baseline, color=MUTED, linestyle="--", label="likelihood alone, no training")
-    right.set_ylim(0.5, 1)  # from a coin to a judge that is always right
+    right.set_ylim(0.5, 1)  # from chance to always correct
     for axes, shown in ((left, "held-out loss"), (right, "held-out pair accuracy")):
-        axes.set_xlabel("optimizer step"), axes.set_ylabel(shown), axes.legend(fontsize=9)
+        axes.set(xlabel="optimizer step", ylabel=shown)
+        axes.legend(fontsize=9)
     return figure
 
 
@@ -91,7 +93,7 @@ def draw_grpo(records: Records):
         (right, real_rate, "share that parses"),
     ):
         axes.axhline(level, color=REAL, label="real code after the same prompts")
-        axes.set_xlabel("step"), axes.set_ylabel(shown)
+        axes.set(xlabel="step", ylabel=shown)
     right.set_ylim(0, 1.5 * right.get_ylim()[1])  # room for the legend of both: on the left it would cover a line
     right.legend(fontsize=8)
     return figure
@@ -100,5 +102,6 @@ def draw_grpo(records: Records):
 def draw_shares(axes, shares: dict[int, float], low: Sequence[float], high: Sequence[float], label: str) -> None:
     """Draw shares, {step: share}, each with its interval from `low` to `high`."""
     middle = list(shares.values())
-    errors = [[max(0.0, a - b) for a, b in zip(*ends, strict=True)] for ends in ((middle, low), (high, middle))]
-    axes.errorbar(list(shares), middle, errors, color=POLICY, marker="o", capsize=3, label=label)
+    below = [max(0.0, share - end) for share, end in zip(middle, low, strict=True)]
+    above = [max(0.0, end - share) for share, end in zip(middle, high, strict=True)]
+    axes.errorbar(list(shares), middle, [below, above], color=POLICY, marker="o", capsize=3, label=label)

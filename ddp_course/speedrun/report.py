@@ -52,9 +52,9 @@ def write_report(run_dir: str | Path) -> Path:
         of_the_policy(metrics["grpo"]),
         *pictures,
         "## What the models write",
-        *([] if backbone else ["After pre-training:", as_code(run_dir / "pretrain")]),
+        *([] if backbone else ["After pre-training:", samples_block(run_dir / "pretrain")]),
         "Before GRPO (the reference) and after it (the policy), on held-out prompts:",
-        as_code(run_dir / "grpo"),
+        samples_block(run_dir / "grpo"),
     ]
     try:
         for name, figure in stage_figures.items():
@@ -69,7 +69,7 @@ def stage_table(run_dir: Path, record: dict, metrics: dict[str, Records]) -> str
     """A Markdown table with a row per stage: its seconds, the size of its input, its first and last result."""
     pair_count = product_of_settings(run_dir / "reward", "steps", "pairs_per_update")
     sampled_tokens = sum(values(metrics["grpo"], "tokens").values())
-    rows = [] if record.get("backbone") else rows_before_the_reward(run_dir, record, metrics["pretrain"])
+    rows = [] if record.get("backbone") else pretraining_rows(run_dir, record, metrics["pretrain"])
     rows += [
         (
             "reward",
@@ -91,7 +91,7 @@ def stage_table(run_dir: Path, record: dict, metrics: dict[str, Records]) -> str
 
 
 def of_the_judge(records: Records) -> str:
-    """A paragraph: does the best checkpoint rank held-out pairs better than the backbone's likelihood does?"""
+    """A paragraph on the best checkpoint of the reward model: its accuracy against the backbone's likelihood."""
     best = best_of(records)
     accuracy, baseline, low, high, pairs = (
         values(records, f"val_{name}")[best] for name in ("accuracy", "baseline", "gain_low", "gain_high", "pairs")
@@ -107,16 +107,17 @@ def of_the_judge(records: Records) -> str:
 
 
 def of_the_policy(records: Records) -> str:
-    """A paragraph: was the judge valid before the first step, and was it over-optimised?"""
+    """A paragraph on the judge: whether it was valid before the first step, and whether it was over-optimised."""
     reward, rate = values(records, "val_reward"), values(records, "val_parses")
     first, last = reward[min(reward)], reward[max(reward)]
+    first_rate, last_rate = rate[min(rate)], rate[max(rate)]
     real, real_rate = last_of(records, "val_real"), last_of(records, "val_real_parses")
-    if first >= real and real_rate > rate[min(rate)]:
+    if first >= real and real_rate > first_rate:
         verdict = (
             "**The judge was invalid on such texts before the first step**: it paid real code no more than what the "
             "start policy wrote, although more of the real code parses. No reward of it says that a policy is better."
         )
-    elif last > real and rate[max(rate)] < min(real_rate, rate[min(rate)]):
+    elif last > real and last_rate < min(real_rate, first_rate):
         verdict = (
             "**The judge was over-optimised**: at the start it paid real code more, at the end it pays the policy "
             "more, and less of what the policy writes parses."
@@ -128,13 +129,13 @@ def of_the_policy(records: Records) -> str:
         )
     return (
         f"On held-out prompts the judge's mean reward went from {first:.2f} to {last:.2f}; real code after the same "
-        f"prompts gets {real:.2f}. The judge does not see whether a text parses: {rate[min(rate)]:.1%} did before and "
-        f"{rate[max(rate)]:.1%} after, of the real code, cut off as short, {real_rate:.1%}. " + verdict
+        f"prompts gets {real:.2f}. The judge does not see whether a text parses: {first_rate:.1%} did before and "
+        f"{last_rate:.1%} after, of the real code, cut off as short, {real_rate:.1%}. " + verdict
     )
 
 
-def rows_before_the_reward(run_dir: Path, record: dict, metrics: Records) -> list[tuple[str, str, str]]:
-    """The table's rows for the tokenizer and the pre-training, which a run from a backbone does not have."""
+def pretraining_rows(run_dir: Path, record: dict, metrics: Records) -> list[tuple[str, str, str]]:
+    """The rows (stage, size of its input, result) of the tokenizer and the pre-training."""
     sizes = PRESETS[record["preset"]]["tokenizer"]
     tokens = open_tokens(prepare(record["data"], sizes["tokenizer"], sizes["vocab_size"]))
     token_count = product_of_settings(run_dir / "pretrain", "steps", "tokens_per_update")
@@ -161,8 +162,8 @@ def product_of_settings(run_dir: Path, *names: str) -> int:
     return math.prod(settings[name] for name in names)
 
 
-def as_code(run_dir: Path) -> str:
-    """The samples of a stage as a Markdown code block. Its fence is long: one in a sample does not end it."""
+def samples_block(run_dir: Path) -> str:
+    """The samples of a stage as a Markdown code block, with a long fence, which a fence in a sample does not end."""
     samples = run_dir / "samples.txt"
     text = "(no samples were asked for)"
     if samples.is_file():

@@ -105,27 +105,27 @@ def speedrun(
     The record has the choices ("preset", "data", "seed", "backbone"), the processes of the last launch ("nproc") and,
     by stage, the "seconds" it took in all its launches and whether it is "finished". A stage that was stopped resumes
     from its newest checkpoint, with any number of processes. `stop_after`: the last stage to run. `backbone`: the name
-    of a pre-trained model, see `settled`; the run then begins with the reward model. `quiet`: print the names of the
+    of a pre-trained model, see `full_name`; the run then begins with the reward model. `quiet`: print the names of the
     stages, and nothing that their ranks print.
     Raises InputError if `run_dir` belongs to a speedrun with other choices, RunFailed if a stage fails.
     """
     run_dir, nproc = Path(run_dir), nproc or default_processes()
-    base = settled(backbone)
+    base = full_name(backbone)
     choices = {"preset": preset, "data": data, "seed": seed, "backbone": backbone}
     record = open_record(run_dir, choices) | {"nproc": nproc}
-    todo = [] if base else [("tokenizer", lambda: build_tokenizer(data, PRESETS[preset]["tokenizer"]))]
+    actions = {} if base else {"tokenizer": lambda: build_tokenizer(data, PRESETS[preset]["tokenizer"])}
     for stage in stages(run_dir, preset, data, seed, base):
         launch = functools.partial(torchrun, stage.script, *stage.flags, nproc=nproc, timeout=None, quiet=quiet)
-        todo.append((stage.name, launch))
-    for name, work in todo:
+        actions[stage.name] = launch
+    for name, run_stage in actions.items():
         stage = record["stages"].setdefault(name, {"seconds": 0.0, "finished": False})
         if not stage["finished"]:
             print(f"\n{name}", flush=True)
             start = time.monotonic()
             try:
                 with contextlib.suppress(RunStopped):
-                    work()
-                stage["finished"] = finished(run_dir, name, preset)
+                    run_stage()
+                stage["finished"] = is_finished(run_dir, name, preset)
             finally:
                 stage["seconds"] += time.monotonic() - start
                 write_record(run_dir, record)
@@ -134,10 +134,10 @@ def speedrun(
     return record
 
 
-def settled(backbone: str) -> str:
-    """The full name of a backbone that both scripts take: minigpt:, hf: or nanochat:, and "" for none.
+def full_name(backbone: str) -> str:
+    """The name of a backbone with its prefix minigpt:, hf: or nanochat:, as both scripts need it; "" for none.
 
-    A name without one of these is a checkpoint or run directory of ours. Raises InputError if it is not there.
+    A name without a prefix is a checkpoint or run directory of ours. Raises InputError if there is no such backbone.
     """
     return prepare_backbone(backbone if ":" in backbone else f"minigpt:{backbone}") if backbone else ""
 
@@ -148,7 +148,7 @@ def build_tokenizer(data: str, sizes: Mapping[str, object]) -> None:
     print(f"{tokens.tokenizer.vocab_size:,} tokens in the vocabulary, {len(tokens.train):,} to train on", flush=True)
 
 
-def finished(run_dir: Path, name: str, preset: str) -> bool:
+def is_finished(run_dir: Path, name: str, preset: str) -> bool:
     """Whether a stage has saved the checkpoint of its last step. A stage that was stopped has not."""
     if name == "tokenizer":
         return True
@@ -171,8 +171,8 @@ def open_record(run_dir: Path, choices: Mapping[str, object]) -> dict:
         if not isinstance(record.get("stages"), dict):
             raise InputError(f"{path} is not the record of a speedrun, it names no stages; give another --run-dir")
         for name, stage in record["stages"].items():
-            odd = not isinstance(stage, dict) or type(stage.get("finished")) is not bool
-            if odd or type(stage.get("seconds")) is not float:
+            kinds = {"seconds": float, "finished": bool}
+            if not isinstance(stage, dict) or any(type(stage.get(key)) is not kind for key, kind in kinds.items()):
                 raise InputError(
                     f"{path} does not say how many seconds the stage {name!r} took and whether it is "
                     "finished; give another --run-dir"
