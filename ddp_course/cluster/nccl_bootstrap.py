@@ -16,7 +16,9 @@ import threading
 import time
 from pathlib import Path
 
+from ddp_course.base.command import run_command
 from ddp_course.base.errors import InputError, in_one_line
+from ddp_course.base.parser import Parser
 from ddp_course.cluster.machines import Cluster
 
 SECOND_CARD = (
@@ -93,7 +95,7 @@ def record(path: str) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m ddp_course.cluster.nccl_bootstrap",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -101,9 +103,9 @@ def main() -> int:
     parser.add_argument("--library", help="libnccl.so.2 (torch's)")
     parser.add_argument("--hold", type=float, default=0.5, help="seconds to listen at that address (%(default)s)")
     parser.add_argument("--record", action="store_true", help="ask on a machine of namespaces, in six cases")
-    options = parser.parse_args()
-    path = options.library or library()
     try:
+        options = parser.parse_args()
+        path = options.library or library()
         if not 0 <= options.hold <= threading.TIMEOUT_MAX:
             raise InputError(f"--hold is a number of seconds, not {options.hold:g}")
         if options.record:
@@ -119,4 +121,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

@@ -11,7 +11,7 @@ Megatron-LM, commit d98e8a6 of 2026-08-22, in megatron/:
     core/transformer/transformer_config.py (heads), core/parallel_state.py (instances of the optimizer)
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ddp_course.base.errors import InputError
@@ -105,19 +105,23 @@ class ParallelDDP(Trainer):
             nodes = cluster.gpus // cluster.per_node
             launch = [f"--nnodes={nodes}", f"--nproc-per-node={cluster.per_node}"]
             launch += ["--rdzv-backend=c10d", "--rdzv-endpoint=$FIRST_NODE:29500"]
-        words = ["torchrun", *launch, "ddp_course/parallel_ddp.py"]
-        words += [f"--layers {model.layers}", f"--heads {model.heads}", f"--width {model.width}"]
-        words += [f"--kv-heads {model.key_value_heads}"] * (model.key_value_heads < model.heads)
-        words += ["--tokenizer bytes --vocab-size None"] if model.vocabulary == BYTES else []
-        words += [f"--vocab-size {model.vocabulary}"] * (model.vocabulary != BYTES)
-        words += [f"--context {model.context}", f"--tokens-per-update {job.tokens}"]
-        words += [f"--micro-batch-size {layout.micro_batch}"]
-        words += [f"--precision float32{' --param-dtype bfloat16' * (job.precision == 'bf16')}"]
-        words += ["--activation-checkpointing"] * layout.recompute
-        if model.expert_parameters:
-            words += [f"--experts {self.experts(model)}", f"--best {model.experts_per_token}"]
-        words += [f"--{axis} {size}" for axis, size in zip(AXES, layout.axes, strict=True) if size > 1]
-        return list(wrapped(words))
+        flags = {
+            "--layers": model.layers,
+            "--heads": model.heads,
+            "--width": model.width,
+            "--kv-heads": model.key_value_heads if model.key_value_heads < model.heads else None,
+            "--tokenizer": "bytes" if model.vocabulary == BYTES else None,
+            "--vocab-size": "None" if model.vocabulary == BYTES else model.vocabulary,
+            "--context": model.context,
+            "--tokens-per-update": job.tokens,
+            "--micro-batch-size": layout.micro_batch,
+            "--precision": "float32 --param-dtype bfloat16" if job.precision == "bf16" else "float32",
+            "--activation-checkpointing": layout.recompute,
+            "--experts": self.experts(model) if model.expert_parameters else None,
+            "--best": model.experts_per_token if model.expert_parameters else None,
+        }
+        flags |= {f"--{axis}": size for axis, size in zip(AXES, layout.axes, strict=True) if size > 1}
+        return list(wrapped(["torchrun", *launch, "ddp_course/parallel_ddp.py", *words(flags)]))
 
 
 class Torchtitan(Trainer):
@@ -135,31 +139,34 @@ class Torchtitan(Trainer):
         return (1,) if layout.pp > 1 else (2, 3)
 
     def command(self, job: Job, layout: Layout) -> list[str]:
-        model, axis = job.model, "--parallelism."
-        tokens = layout.micro_batch * model.context
-        words = ["-m torchtitan.train --module llama3 --config $CONFIG"]  # a registered model of these sizes
-        words += [
-            f"{axis}data_parallel_replicate_degree {layout.dp}",
-            f"{axis}data_parallel_shard_degree {layout.shard}",
-        ]
-        words += [f"{axis}tensor_parallel_degree {layout.tp}", f"{axis}context_parallel_degree {layout.cp}"]
-        words += [f"{axis}pipeline_parallel_degree {layout.pp}"]
+        model = job.model
+        parallelism = {
+            "data_parallel_replicate_degree": layout.dp,
+            "data_parallel_shard_degree": layout.shard,
+            "tensor_parallel_degree": layout.tp,
+            "context_parallel_degree": layout.cp,
+            "pipeline_parallel_degree": layout.pp,
+        }
         if layout.shard > 1:
-            words += [f"{axis}fsdp_reshard_after_forward {'always' if layout.zero == 3 else 'never'}"]
+            parallelism["fsdp_reshard_after_forward"] = "always" if layout.zero == 3 else "never"
         if layout.pp > 1:
-            count = job.windows // (layout.dp * layout.shard * layout.micro_batch)
-            words += [f"{axis}num_pp_microbatches {count}"]
-            words += [f"{axis}pipeline_parallel_schedule {'Interleaved1F1B' if layout.chunks > 1 else '1F1B'}"]
-            if layout.chunks > 2:
-                each = layers_per_stage(model, layout) // round(layout.chunks)
-                words += [f"{axis}pipeline_parallel_layers_per_stage {each}"]
-            words += [f"{axis}pipeline_parallel_{end}_stage_less_layers 0" for end in ("first", "last")]
-        words += [f"--training.max_context_length {model.context}"]
-        words += [f"--training.num_tokens_per_microbatch_per_dp_rank {tokens}"]
-        words += [f"--training.num_tokens_per_train_step {job.tokens}"]
-        words += [f"--training.mixed_precision_param {'bfloat16' if job.precision == 'bf16' else 'float32'}"]
-        words += [f"activation-checkpoint:{'full' if layout.recompute else 'none'}"]
-        return list(wrapped(words))
+            layers_per_chunk = layers_per_stage(model, layout) // round(layout.chunks)
+            parallelism |= {
+                "num_pp_microbatches": job.windows // (layout.dp * layout.shard * layout.micro_batch),
+                "pipeline_parallel_schedule": "Interleaved1F1B" if layout.chunks > 1 else "1F1B",
+                "pipeline_parallel_layers_per_stage": layers_per_chunk if layout.chunks > 2 else None,
+                "pipeline_parallel_first_stage_less_layers": 0,
+                "pipeline_parallel_last_stage_less_layers": 0,
+            }
+        flags = {f"--parallelism.{name}": value for name, value in parallelism.items()} | {
+            "--training.max_context_length": model.context,
+            "--training.num_tokens_per_microbatch_per_dp_rank": layout.micro_batch * model.context,
+            "--training.num_tokens_per_train_step": job.tokens,
+            "--training.mixed_precision_param": "bfloat16" if job.precision == "bf16" else "float32",
+            f"activation-checkpoint:{'full' if layout.recompute else 'none'}": True,
+        }
+        program = "-m torchtitan.train --module llama3 --config $CONFIG"  # a registered model of these sizes
+        return list(wrapped([program, *words(flags)]))
 
 
 class Megatron(Trainer):
@@ -178,28 +185,39 @@ class Megatron(Trainer):
 
     def command(self, job: Job, layout: Layout) -> list[str]:
         model = job.model
-        words = ["pretrain_gpt.py"]
-        words += [f"--num-layers {model.layers}", f"--hidden-size {model.width}"]
-        words += [f"--num-attention-heads {model.heads}", f"--ffn-hidden-size {round(model.mlp_ratio * model.width)}"]
-        words += ["--swiglu"] * (model.keeps == "gated")
-        if model.key_value_heads < model.heads:
-            words += [f"--group-query-attention --num-query-groups {model.key_value_heads}"]
-        words += ["--untie-embeddings-and-output-weights"] * (model.tables == 2)
-        words += [f"--seq-length {model.context}", f"--max-position-embeddings {model.context}"]
-        words += [f"--micro-batch-size {layout.micro_batch}", f"--global-batch-size {job.windows}"]
-        words += ["--bf16"] * (job.precision == "bf16")
-        words += [f"--tensor-model-parallel-size {layout.tp}"] + ["--sequence-parallel"] * (layout.tp > 1)
-        words += [f"--pipeline-model-parallel-size {layout.pp}", f"--context-parallel-size {layout.cp}"]
-        words += [f"--num-virtual-stages-per-pipeline-rank {round(layout.chunks)}"] * (layout.chunks > 1)
-        if layout.shard > 1:
-            words += ["--use-distributed-optimizer"]
-            words += [f"--num-distributed-optimizer-instances {layout.dp}"] * (layout.dp > 1)
-        if layout.recompute:
-            words += ["--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"]
-        return list(wrapped(words))
+        grouped, sharded = model.key_value_heads < model.heads, layout.shard > 1
+        flags = {
+            "--num-layers": model.layers,
+            "--hidden-size": model.width,
+            "--num-attention-heads": model.heads,
+            "--ffn-hidden-size": round(model.mlp_ratio * model.width),
+            "--swiglu": model.keeps == "gated",
+            "--group-query-attention --num-query-groups": model.key_value_heads if grouped else None,
+            "--untie-embeddings-and-output-weights": model.tables == 2,
+            "--seq-length": model.context,
+            "--max-position-embeddings": model.context,
+            "--micro-batch-size": layout.micro_batch,
+            "--global-batch-size": job.windows,
+            "--bf16": job.precision == "bf16",
+            "--tensor-model-parallel-size": layout.tp,
+            "--sequence-parallel": layout.tp > 1,
+            "--pipeline-model-parallel-size": layout.pp,
+            "--context-parallel-size": layout.cp,
+            "--num-virtual-stages-per-pipeline-rank": round(layout.chunks) if layout.chunks > 1 else None,
+            "--use-distributed-optimizer": sharded,
+            "--num-distributed-optimizer-instances": layout.dp if sharded and layout.dp > 1 else None,
+            "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1": layout.recompute,
+        }
+        return list(wrapped(["pretrain_gpt.py", *words(flags)]))
 
 
 TRAINERS = {"parallel_ddp": ParallelDDP(), "torchtitan": Torchtitan(), "megatron": Megatron()}
+
+
+def words(flags: Mapping[str, object]) -> list[str]:
+    """Each flag with its value as one word; None and False leave a flag out, True gives it without a value."""
+    given = {flag: value for flag, value in flags.items() if value is not None and value is not False}
+    return [flag if value is True else f"{flag} {value}" for flag, value in given.items()]
 
 
 def wrapped(words: list[str]) -> Iterator[str]:
