@@ -118,11 +118,11 @@ def _draw_losses(drawing: Drawing, losses: dict[int, dict[int, float]]) -> None:
 
     drawing.add(f'<text x="0" y="{TOP + 5}">loss {highest:.1f}</text>')
     drawing.add(f'<text x="28" y="{BOTTOM + 5}">{lowest:.1f}</text>')
-    for processes, look in ((1, 'stroke="#56B4E9" stroke-width="10"'), (2, 'stroke="#D55E00" stroke-width="3"')):
+    for processes, stroke in ((1, 'stroke="#56B4E9" stroke-width="10"'), (2, 'stroke="#D55E00" stroke-width="3"')):
         points = list(losses[processes].items())
         for number, (begin, end) in enumerate(zip(points, points[1:], strict=False), start=1):
             (x1, y1), (x2, y2) = at(*begin), at(*end)
-            line = f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke-linecap="round" {look}/>'
+            line = f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke-linecap="round" {stroke}/>'
             drawing.add(line, number / len(points), STEP_SECONDS * len(points))
     for step in losses[2]:
         drawing.add(f'<text x="{at(step, lowest)[0]:.1f}" y="{BOTTOM + 24}" text-anchor="middle">{step}</text>')

@@ -185,12 +185,12 @@ def exercise_text(solution: Path) -> str:
                 f"{solution.parent.name}/{solution.name}, {cell_label(nb, cell)}: the solution marks are "
                 f"{' '.join(marks)}; each '### BEGIN SOLUTION' needs its '### END SOLUTION' before the next begins"
             )
-    for step in (
+    for preprocessor in (
         TagRemovePreprocessor(remove_cell_tags={"solution"}),
         ClearSolutions(enforce_metadata=False, code_stub={"python": STUB}, text_stub="*Your answer here.*"),
         ClearOutputPreprocessor(),
     ):
-        nb, _resources = step.preprocess(nb, {})
+        nb, _resources = preprocessor.preprocess(nb, {})
     nb.metadata["ddp_course"] = {
         "generated_from": f"{solution.parent.name}/{solution.name}",
         "do_not_edit": "edit the solution, then run: make exercises",

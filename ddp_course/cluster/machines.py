@@ -14,7 +14,7 @@ from ddp_course.cluster.keeper import HEAD, address_of
 from ddp_course.cluster.namespaces import build, end, entering, path
 from ddp_course.cluster.slurm import Slurm
 
-MOST = 64  # machines
+MOST_MACHINES = 64
 
 
 class Cluster:
@@ -30,8 +30,8 @@ class Cluster:
     """
 
     def __init__(self, nodes: int = 2, rate: str | None = "200mbit"):
-        if isinstance(nodes, bool) or not isinstance(nodes, int) or not 1 <= nodes <= MOST:
-            raise InputError(f"nodes is a number of machines, from 1 to {MOST}; got {nodes!r}")
+        if isinstance(nodes, bool) or not isinstance(nodes, int) or not 1 <= nodes <= MOST_MACHINES:
+            raise InputError(f"nodes is a number of machines, from 1 to {MOST_MACHINES}; got {nodes!r}")
         words = limit(rate)
         if reason := unavailable():
             raise InputError(reason)

@@ -12,10 +12,14 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ddp_course.base.errors import InputError
 from ddp_course.cluster.keeper import HEAD, SWITCH_ADDRESS
 from ddp_course.cluster.namespaces import path, user_namespace_options
+
+if TYPE_CHECKING:
+    from ddp_course.cluster.machines import Cluster
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "scancel", "squeue", "sinfo")
 HOME = "/srv/slurm"  # all machines share it
@@ -78,7 +82,7 @@ class Slurm:
     is not installed, or if a machine is not idle after START_TIMEOUT.
     """
 
-    def __init__(self, cluster):
+    def __init__(self, cluster: "Cluster") -> None:
         if reason := slurm_unavailable():
             raise InputError(reason)
         self.cluster = cluster
@@ -87,7 +91,7 @@ class Slurm:
         # run as the user of this process.
         ids = [f"--map-user={os.getuid()}", f"--map-group={os.getgid()}"]
         self._as_user = ["unshare", "--user", *ids] if user_namespace_options() else []
-        self._set_up(CONFIGURATION.format(user=_name(os.getuid()), nodes=len(cluster.nodes)))
+        self._set_up(CONFIGURATION.format(user=_user_name(os.getuid()), nodes=len(cluster.nodes)))
         deadline = time.monotonic() + START_TIMEOUT
         idle = ["idle"] * len(cluster.nodes)
         while self.run("sinfo", "-h", "-N", "-p", "lab", "-o", "%T", check=False).split() != idle:
@@ -96,7 +100,7 @@ class Slurm:
                 raise InputError(f"Slurm was not up after {START_TIMEOUT:g} s; its logs end with:\n{logs}")
             time.sleep(0.05)
 
-    def _set_up(self, configuration):
+    def _set_up(self, configuration: str) -> None:
         """Write the files, and start munge, the controller and the slurmds."""
         run, as_user = self.cluster.run, self._as_user
         make_files = f"""
@@ -181,7 +185,7 @@ class Slurm:
         return job_state
 
 
-def _name(uid: int) -> str:
+def _user_name(uid: int) -> str:
     """The name of a user. Raises InputError if it has none."""
     try:
         return pwd.getpwuid(uid).pw_name

@@ -13,10 +13,14 @@ from ddp_course.plan.memory import AXES, Layout
 from ddp_course.plan.search import SAME, Plan, SearchResult, best_way, search, simple_layouts, step_interval
 
 SHOWN, ONE_GPU, NOTHING = 5, "one GPU", "does not fit"
-NOTEBOOKS = {
-    **{"weights": "17", "gradients": "17", "optimizer": "17", "gathered": "17.3", "activations": "7b, 22, 23, 24"},
-    **{"tp": "22", "cp": "24", "shard": "17", "dp": "04", "pp": "23", "ep": "24"},
+MEMORY_NOTEBOOKS = {
+    "weights": "17",
+    "gradients": "17",
+    "optimizer": "17",
+    "gathered": "17.3",
+    "activations": "7b, 22, 23, 24",
 }
+AXIS_NOTEBOOKS = {"tp": "22", "cp": "24", "shard": "17", "dp": "04", "pp": "23", "ep": "24"}
 UNKNOWN = """Memory: as counted, to 1/{counted:g} of it, as much more as a trainer was measured to hold.
 Step: tp, cp and ep are waited for, the rest as far as it outlasts the computation; in brackets 90 % of draws with
 kernels at {kernels:.3g} of the peak ({source}) +- {spread:.0%}, none to all messages waited for, and a share of
@@ -103,7 +107,7 @@ def overview(sizes: Iterable[str], gpus: Iterable[int], memory: str = "80GB", li
 
 
 def _why_none_fits(job: Job, result: SearchResult) -> list[str]:
-    """Why no mesh fits, and what would help."""
+    """The lines that explain why no mesh fits, and what would help."""
     if not result.smallest:
         return [
             f"None of {result.tried:,} meshes can run, for the reasons below. Try another number of GPUs or "
@@ -158,16 +162,17 @@ def verdict(plan: Plan, job: Job) -> str:
 
 
 def _details(plan: Plan) -> list[str]:
-    """What the GPU holds and sends, line by line, each with the notebook of its formula."""
+    """The lines on what a GPU holds and sends, each with the notebook of its formula."""
     parts = {part: size for part, size in vars(plan.memory).items() if size}
     lines = ["  held on a GPU:"]
-    lines += [f"    {part:12} {with_prefix(size, 'B'):>9}  [{NOTEBOOKS[part]}]" for part, size in parts.items()]
+    lines += [f"    {part:12} {with_prefix(size, 'B'):>9}  [{MEMORY_NOTEBOOKS[part]}]" for part, size in parts.items()]
     lines += ["  sent by a GPU per step:"] if plan.step.sent else []
     overlap = {"none": "waited for", "all": "behind the computation", "last": "behind the last backward pass"}
     for message in plan.step.sent:
         link = "the links inside a node" if message.link == "inside" else "the network"
+        notebook = AXIS_NOTEBOOKS[message.axis]
         lines.append(
-            f"    {message.axis:12} {with_prefix(message.bytes, 'B'):>9}  [{NOTEBOOKS[message.axis]}] over {link}, "
+            f"    {message.axis:12} {with_prefix(message.bytes, 'B'):>9}  [{notebook}] over {link}, "
             f"{format_seconds(message.seconds)}, {overlap[message.overlap]}"
         )
     if plan.layout.pp > 1:
