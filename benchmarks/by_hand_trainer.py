@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import itertools
 import json
 import time
 
@@ -35,9 +36,8 @@ def main() -> None:
         replica, adamw = trainers[name]
         dist.barrier()
         start = time.perf_counter()
-        for micro_step, (inputs, targets) in enumerate(WORKLOAD.batches(step, world.rank, world.size), start=1):
-            if micro_step > args.accumulation_steps:
-                break
+        batches = itertools.islice(WORKLOAD.batches(step, world.rank, world.size), args.accumulation_steps)
+        for micro_step, (inputs, targets) in enumerate(batches, start=1):
             with contextlib.nullcontext() if micro_step == args.accumulation_steps else replica.no_sync():
                 with torch.autocast("cpu", dtype=torch.bfloat16):
                     loss = replica(inputs, targets)

@@ -1,4 +1,4 @@
-"""Helpers of all comparisons: runs of scripts, in turns, ratios with their range, and rows of RESULTS.md."""
+"""Helpers of all comparisons: run scripts, take turns, divide, and write the rows of RESULTS.md."""
 
 import os
 import statistics
@@ -44,12 +44,12 @@ class Table:
         print(row, flush=True)
 
 
-def in_turns(sides: Iterable[T], rounds: int) -> Iterator[T]:
-    """Each side once per round; each round begins with another side, so that none always finds the warmer machine."""
-    sides = list(sides)
+def in_turns(items: Iterable[T], rounds: int) -> Iterator[T]:
+    """Each item once per round; each round begins with the next one, so that none always runs on the warmer machine."""
+    items = list(items)
     for number in range(rounds):
-        first = number % len(sides)
-        yield from sides[first:] + sides[:first]
+        first = number % len(items)
+        yield from items[first:] + items[:first]
 
 
 def divide(numerators: list[float], denominators: list[float]) -> list[float]:

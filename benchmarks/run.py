@@ -6,14 +6,10 @@ again and the others stay as they were: each says on which machine and at which 
 """
 
 import argparse
-import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from launches import compare_memory, compare_preparation, compare_start_up, count_clean_launches  # noqa: E402
-from measure import HERE, Table, commit  # noqa: E402
-from techniques import (  # noqa: E402
+from launches import compare_memory, compare_preparation, compare_start_up, count_clean_launches
+from measure import HERE, Table, commit
+from techniques import (
     compare_checkpoints,
     compare_reward,
     compare_sampling,
@@ -21,12 +17,12 @@ from techniques import (  # noqa: E402
     compare_sparse,
     compare_wrappers,
 )
-from trainers import WARM_UP, compare_trainers, compare_with_nanogpt, compare_world_sizes  # noqa: E402
-from workload import Workload  # noqa: E402
+from trainers import WARM_UP, compare_trainers, compare_with_nanogpt, compare_world_sizes
+from workload import Workload
 
-from ddp_course.lab.gpu_record import folded, read_record  # noqa: E402
-from ddp_course.lab.machine import describe  # noqa: E402
-from ddp_course.models.minigpt import parameter_count  # noqa: E402
+from ddp_course.lab.gpu_record import folded, read_record
+from ddp_course.lab.machine import describe
+from ddp_course.models.minigpt import parameter_count
 
 RESULTS = HERE / "RESULTS.md"
 SECTIONS = {

@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Workload:
-    """A model, its batches and its learning rate. The work of a process does not depend on the world size."""
+    """A model, its batches and its learning rate. Weak scaling: the work of a process is the same at any world size."""
 
     layers: int = 6
     heads: int = 6

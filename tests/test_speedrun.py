@@ -237,6 +237,11 @@ def test_a_wrong_flag_is_one_line(capsys):
     assert printed.startswith("error: argument --preset: invalid choice") and len(printed.splitlines()) == 1
 
 
+def test_no_process_is_refused(tmp_path, capsys):
+    assert main(["--preset", "tiny", "--run-dir", str(tmp_path / "run"), "--nproc", "0"]) == 2
+    assert "a whole number from 1 up; got 0" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "record",
     [

@@ -109,7 +109,7 @@ def speedrun(
     stages, and nothing that their ranks print.
     Raises InputError if `run_dir` belongs to a speedrun with other choices, RunFailed if a stage fails.
     """
-    run_dir, nproc = Path(run_dir), nproc or default_processes()
+    run_dir, nproc = Path(run_dir), default_processes() if nproc is None else nproc
     base = full_name(backbone)
     choices = {"preset": preset, "data": data, "seed": seed, "backbone": backbone}
     record = open_record(run_dir, choices) | {"nproc": nproc}
