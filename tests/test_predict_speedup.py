@@ -237,7 +237,8 @@ def test_models_have_the_published_numbers_of_parameters():
     assert MODELS["llama3-8b"].parameters == 8_030_261_248
     assert MODELS["llama3-405b"].parameters == pytest.approx(405.85e9, rel=1e-4)
     assert named_model("1.3B").parameters == pytest.approx(1.3e9, rel=0.1)
-    for name in ("gpt5", "", "B", "-3B", "nanB", "1"):
+    assert named_model("1.3e9") == named_model("1.3B")
+    for name in ("gpt5", "", "B", "-3B", "nanB", "1", "9000B"):  # the largest GPT-2 that is tried has 3T
         with pytest.raises(InputError, match="there are tiny, laptop, gpt2"):
             named_model(name)
 

@@ -41,4 +41,5 @@ def test_the_command_writes_pages_without_code(tmp_path, capsys):
     assert slides.main(["04"], tmp_path) == 0
     page = (tmp_path / capsys.readouterr().out.strip()).read_text(encoding="utf-8")
     assert "Is it the same training?" in page and "init_process_group" not in page
+    assert slides.main(["--all"], tmp_path) == 2 and capsys.readouterr().err.count("\n") == 1
     assert slides.main(["99"], tmp_path) == 2 and "no notebook in notebooks starts with '99'" in capsys.readouterr().err
