@@ -87,30 +87,45 @@ def answers(entries: list[Entry]) -> dict[str, str]:
     hosts = {int(entry.fields["rank"]): entry.host for entry in inits}
     newest = {(entry.host, entry.fields["bus"]): entry for entry in inits}  # per GPU
     ready = hosts.keys() - {int(entry.fields["rank"]) for entry in newest.values() if entry.kind == "begins"}
-    current, current_entries = {}, []  # channels belong to the communicator that their process began last
-    for entry in entries:
-        if entry.kind == "begins":
-            current[entry.host, entry.process] = int(entry.fields["of"])
-        elif current.get((entry.host, entry.process), size) == size:
-            current_entries.append(entry)
-    transports = {True: [], False: []}  # whether both ranks are on one machine -> transports
-    for entry in (entry for entry in current_entries if entry.kind == "channel"):
-        hosts_of_channel = [hosts.get(int(entry.fields[end])) for end in ("source", "target")]
-        if None not in hosts_of_channel:
-            transports[hosts_of_channel[0] == hosts_of_channel[1]].append(entry.fields["way"])
+    own_entries = _entries_of_communicator(entries, size)
+    inside, between = _transports(own_entries, hosts)
     not_ready = [f"not {rank} ({host})" for rank, host in sorted(hosts.items()) if rank not in ready]
     not_ready += [f"no line of {size - len(hosts)}"] * (len(hosts) < size)
+    interfaces = [entry.fields for entry in entries if entry.kind == "bootstrap"]
     return {
-        "interface": _all(
-            f"{entry.fields['card']} {entry.fields['address']}" for entry in entries if entry.kind == "bootstrap"
-        ),
+        "interface": _all(f"{fields['card']} {fields['address']}" for fields in interfaces),
         "network": _all(entry.fields["network"] for entry in entries if entry.kind == "network"),
-        "inside a machine": _all(transports[True]),
-        "between machines": _all(transports[False]),
-        "channels": _all(entry.fields["count"] for entry in current_entries if entry.kind == "count"),
+        "inside a machine": _all(inside),
+        "between machines": _all(between),
+        "channels": _all(entry.fields["count"] for entry in own_entries if entry.kind == "count"),
         "ranks ready": _all([f"{len(ready)} of {size}"] * (size > 0) + not_ready),
         "WARN": _all(entry.fields["text"] for entry in entries if entry.kind == "warning"),
     }
+
+
+def _entries_of_communicator(entries: list[Entry], size: int) -> list[Entry]:
+    """The entries of communicators with `size` ranks: an entry belongs to the one that its process began last."""
+    current_sizes: dict[tuple[str, str], int] = {}  # (host, process) -> ranks
+    selected = []
+    for entry in entries:
+        process = entry.host, entry.process
+        if entry.kind == "begins":
+            current_sizes[process] = int(entry.fields["of"])
+        elif current_sizes.get(process, size) == size:
+            selected.append(entry)
+    return selected
+
+
+def _transports(entries: list[Entry], hosts: dict[int, str]) -> tuple[list[str], list[str]]:
+    """The transports of the channels inside a machine, and of those between machines. hosts: rank -> host."""
+    inside, between = [], []
+    for entry in entries:
+        if entry.kind == "channel":
+            source, target = (hosts.get(int(entry.fields[end])) for end in ("source", "target"))
+            if source is not None and target is not None:
+                transports = inside if source == target else between
+                transports.append(entry.fields["way"])
+    return inside, between
 
 
 def _entry(line: str, host: str, process: str, level: str, text: str) -> Entry:
