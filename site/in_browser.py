@@ -16,7 +16,8 @@ from ddp_course.plan.flags import plan_parser, predict_parser
 from ddp_course.plan.job import USABLE, Job
 from ddp_course.plan.memory import STATE
 from ddp_course.plan.prediction_report import ddp_from, gpu_counts, prediction_report
-from ddp_course.plan.report import SHOWN, format_seconds, memory_range, name
+from ddp_course.plan.report import SHOWN, format_seconds, memory_range
+from ddp_course.plan.report import name as mesh_name
 from ddp_course.plan.schedule import SimulatedStep
 from ddp_course.plan.search import Plan, SearchResult
 
@@ -46,11 +47,13 @@ def plan(flags: Namespace) -> dict:
 
 def _plan_pictures(job: Job, result: SearchResult) -> list[dict]:
     plans = result.distinct()[:SHOWN] or [plan for plan in [result.smallest] if plan]
-    memory = [row(name(plan), f"{memory_range(plan)} GB", vars(plan.memory), gigabytes) for plan in plans]
+    memory = [row(mesh_name(plan), f"{memory_range(plan)} GB", vars(plan.memory), gigabytes) for plan in plans]
     limit = {"value": job.limit, "label": f"{USABLE:.0%} of the memory: {gigabytes(job.limit)}"}
     pictures = [{"title": "Memory of a GPU", "rows": memory, "limit": limit}]
     if result.fits:
-        steps = [row(name(plan), format_seconds(plan.step.total), _plan_step(plan), format_seconds) for plan in plans]
+        steps = [
+            row(mesh_name(plan), format_seconds(plan.step.total), _plan_step(plan), format_seconds) for plan in plans
+        ]
         pictures.append({"title": "Seconds of a step", "rows": steps})
     return [picture for picture in pictures if picture["rows"]]
 

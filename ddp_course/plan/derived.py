@@ -56,13 +56,7 @@ def model_from(flags: argparse.Namespace) -> tuple[Model, list[str]]:
     """The model, and the flags of its sizes that were derived from the number of parameters."""
     parameters, derived = read_parameters(flags.params, "--params"), []
     vocabulary = flags.vocabulary or (128_000 if parameters >= 2e9 else 50_000)
-    if (flags.active is None) != (flags.expert_params is None):
-        raise InputError("a mixture of experts needs both --active and --expert-params")
-    mixture = {}
-    if flags.active is not None:
-        mixture["active"] = read_parameters(flags.active, "--active")
-        mixture["expert_parameters"] = read_parameters(flags.expert_params, "--expert-params")
-        mixture["experts_per_token"] = flags.experts_per_token
+    mixture = _mixture_of_experts(flags)
     dense = mixture.get("active", parameters)  # width and layers are those of a dense model of this many parameters
     layers, width, heads = flags.layers, flags.width, flags.heads
     matrices, mlp_ratio = (3, 8 / 3) if flags.gated else (2, 4)
@@ -114,6 +108,19 @@ def model_from(flags: argparse.Namespace) -> tuple[Model, list[str]]:
             f"{model.layer_parameters:.3g}; is --params, --layers or --width another one?"
         )
     return model, derived
+
+
+def _mixture_of_experts(flags: argparse.Namespace) -> dict[str, float]:
+    """The fields of a Model that describe its experts; {} for a dense model."""
+    if (flags.active is None) != (flags.expert_params is None):
+        raise InputError("a mixture of experts needs both --active and --expert-params")
+    if flags.active is None:
+        return {}
+    return {
+        "active": read_parameters(flags.active, "--active"),
+        "expert_parameters": read_parameters(flags.expert_params, "--expert-params"),
+        "experts_per_token": flags.experts_per_token,
+    }
 
 
 def divisible_windows(most: int, gpus: int) -> int:
