@@ -12,9 +12,10 @@ from ddp_course.base.errors import InputError
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
 from ddp_course.plan.__main__ import main
 from ddp_course.plan.derived import job_from
-from ddp_course.plan.flags import plan_parser, read_memory, read_parameters
+from ddp_course.plan.flags import plan_parser, read_memory
 from ddp_course.plan.job import Cluster, Job, Model
 from ddp_course.plan.memory import Layout, memory, stage_parameters
+from ddp_course.plan.models import read_parameters
 from ddp_course.plan.report import NOTHING, overview
 from ddp_course.plan.search import best_way, divisors, evaluate, meshes, refusal_reason, search, step_interval
 from ddp_course.plan.traffic import bubble, micro_batches, step, traffic
