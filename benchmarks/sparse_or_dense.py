@@ -71,7 +71,7 @@ class Dense:
         """The bytes of DDP's buckets in one step of another replica: a hook in Python would slow down this one."""
         replica, sizes = Dense(self.rows, self.world), []
 
-        def all_reduce(_: None, bucket: dist.GradBucket) -> torch.futures.Future:
+        def all_reduce(_: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
             sizes.append(bucket.buffer().nbytes)
             return allreduce_hook(None, bucket)
 
