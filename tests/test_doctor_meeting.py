@@ -7,6 +7,7 @@ import sys
 import pytest
 from ddp_doctor import meeting
 from ddp_doctor.__main__ import main
+from ddp_doctor.checks.finding import Finding
 from ddp_doctor.errors import InputError
 
 from ddp_course.cluster import Cluster, unavailable
@@ -23,7 +24,7 @@ def one_machine(monkeypatch):
     monkeypatch.setattr(meeting, "_resolved", names.get)
     monkeypatch.setattr(meeting, "interfaces", lambda: {"lo": "127.0.0.1", "eth0": "10.0.0.5", "eth1": "192.168.0.5"})
     monkeypatch.setattr(meeting, "_is_here", lambda address: address == "10.0.0.5")
-    monkeypatch.setattr(meeting, "_port", lambda host, address, port: meeting.Observation("port", "ok", "reached"))
+    monkeypatch.setattr(meeting, "_port", lambda host, address, port: Finding("ok", "reached", title="port"))
     monkeypatch.setattr(socket, "gethostname", lambda: "here")
     for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         monkeypatch.delenv(variable, raising=False)
@@ -31,9 +32,7 @@ def one_machine(monkeypatch):
 
 
 def wrong(endpoint="head:29500"):
-    return {
-        observation.what: observation.text for observation in meeting.look(endpoint) if observation.status == "wrong"
-    }
+    return {finding.title: finding.text for finding in meeting.look(endpoint) if finding.status == "wrong"}
 
 
 def test_a_healthy_machine_has_nothing_wrong(one_machine):
@@ -62,8 +61,8 @@ def test_a_name_that_no_machine_can_have_is_as_unknown_as_others(host):
 @pytest.mark.parametrize(("host", "address"), [("127.0.0.1", "127.0.0.1"), ("[::1]", "::1"), ("0.0.0.0", "0.0.0.0")])
 def test_an_address_of_each_machine_itself_in_both_families(host, address):
     """torchrun takes an IPv6 address in brackets."""
-    observation = meeting.look(f"{host}:29500")[0]
-    assert observation.status == "wrong" and f"is {address}, on every machine the machine itself" in observation.text
+    finding = meeting.look(f"{host}:29500")[0]
+    assert finding.status == "wrong" and f"is {address}, on every machine the machine itself" in finding.text
 
 
 def test_a_name_that_has_an_ipv6_address_only(one_machine):
@@ -80,9 +79,9 @@ def test_a_port_where_somebody_listens_at_an_ipv6_address():
         pytest.skip("no IPv6 here")
     port = listening.getsockname()[1]
     with listening, socket.create_server(("127.0.0.1", port)):
-        observation = meeting._port("[::1]", "::1", port)
+        finding = meeting._port("[::1]", "::1", port)
         assert meeting._listener("127.0.0.2", port) is None  # the two are at other addresses
-    assert "taken on this machine" in observation.text
+    assert "taken on this machine" in finding.text
 
 
 def test_a_machine_whose_own_name_is_loopback(one_machine, monkeypatch):
@@ -111,8 +110,8 @@ def test_a_machine_whose_own_name_is_loopback(one_machine, monkeypatch):
 )
 def test_an_interface_that_is_not_there(one_machine, monkeypatch, variable, chosen, verdict):
     monkeypatch.setenv(variable, chosen)
-    (observation,) = [entry for entry in meeting.look("head:29500") if entry.what == variable]
-    assert observation.status == verdict, observation.text
+    (finding,) = [entry for entry in meeting.look("head:29500") if entry.title == variable]
+    assert finding.status == verdict, finding.text
 
 
 @pytest.mark.parametrize("endpoint", ["node1", "node1:", ":29500", "node1:port", "node1:²", "node1:70000", "::1"])
@@ -125,8 +124,8 @@ def test_what_is_no_endpoint(endpoint, capsys):
 
 def test_a_port_where_a_program_listens():
     with socket.create_server(("", 0)) as listening:
-        observation = meeting._port("localhost", "127.0.0.1", listening.getsockname()[1])
-    assert observation.status == "wrong" and f"process {os.getpid()}" in observation.text
+        finding = meeting._port("localhost", "127.0.0.1", listening.getsockname()[1])
+    assert finding.status == "wrong" and f"process {os.getpid()}" in finding.text
 
 
 def test_a_port_where_nobody_listens_yet():

@@ -77,9 +77,9 @@ def _check(options) -> int:
 
 
 def _meet(options) -> int:
-    observations = meeting.look(options.endpoint)
-    print(meeting.checklist(observations), flush=True)
-    return 1 if any(each.status == "wrong" for each in observations) else 0
+    findings = meeting.look(options.endpoint)
+    print("\n".join(finding.headline for finding in findings), flush=True)
+    return 1 if any(finding.status == "wrong" for finding in findings) else 0
 
 
 def _explain(options) -> int:

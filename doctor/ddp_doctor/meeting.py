@@ -7,26 +7,17 @@ the same --nnodes and --rdzv-id, and whether the random ports that gloo and NCCL
 import ipaddress
 import os
 import socket
-from dataclasses import dataclass
 
 import psutil
 
+from ddp_doctor.checks.finding import Finding, note, ok, wrong
 from ddp_doctor.errors import InputError
 
 TIMEOUT = 3.0  # seconds to wait for an answer of the endpoint
 
 
-@dataclass(frozen=True)
-class Observation:
-    """One checked property. status: "ok", "wrong" or "note" (worth knowing, wrong in some set-ups only)."""
-
-    what: str
-    status: str
-    text: str
-
-
-def look(endpoint: str) -> list[Observation]:
-    """One observation each for the endpoint's name and port, this machine's name, and each variable that is set.
+def look(endpoint: str) -> list[Finding]:
+    """One finding each for the endpoint's name and port, this machine's name, and each variable that is set.
 
     endpoint: HOST:PORT as given to torchrun's --rdzv-endpoint. Raises InputError if it is no such pair.
     """
@@ -38,15 +29,10 @@ def look(endpoint: str) -> list[Observation]:
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise InputError(f"an endpoint is HOST:PORT, such as node1:29500 or [fd00::1]:29500, not {endpoint!r}")
     address = _resolved(host)
-    observations = [_endpoint(host, address)]
+    findings = [_endpoint(host, address)]
     if address is not None:
-        observations.append(_port(host, address, int(port)))
-    return [*observations, _own_name(), *(_interface(name) for name in _VARIABLES if os.environ.get(name))]
-
-
-def checklist(observations: list[Observation]) -> str:
-    marks = {"ok": "ok   ", "wrong": "WRONG", "note": "note "}
-    return "\n".join(f"{marks[each.status]}  {each.what}: {each.text}" for each in observations)
+        findings.append(_port(host, address, int(port)))
+    return [*findings, _own_name(), *(_interface(name) for name in _VARIABLES if os.environ.get(name))]
 
 
 def interfaces() -> dict[str, str]:
@@ -72,32 +58,32 @@ def _is_here(address: str) -> bool:
     return any(entry.address == address for entries in psutil.net_if_addrs().values() for entry in entries)
 
 
-def _endpoint(host: str, address: str | None) -> Observation:
+def _endpoint(host: str, address: str | None) -> Finding:
     if address is None:
         text = f"nobody here knows the name {host}: give an address, or add it to /etc/hosts"
-        return Observation("endpoint", "wrong", text)
+        return wrong(text, title="endpoint")
     if host == socket.gethostname():
         text = f"{host} is this machine: right on one machine; as $(hostname) in a start script each would wait alone"
-        return Observation("endpoint", "note", text)
+        return note(text, title="endpoint")
     if _is_loopback(address):
         text = f"{host} is {address}, on every machine the machine itself: each would wait alone"
-        return Observation("endpoint", "wrong", f"{text}; give a name that leads to one machine from all of them")
+        return wrong(f"{text}; give a name that leads to one machine from all of them", title="endpoint")
     machine = "this machine" if _is_here(address) else "another machine"
-    return Observation("endpoint", "ok", f"{host} is {address}, {machine}")
+    return ok(f"{host} is {address}, {machine}", title="endpoint")
 
 
-def _port(host: str, address: str, port: int) -> Observation:
+def _port(host: str, address: str, port: int) -> Finding:
     try:
         socket.create_connection((address, port), timeout=TIMEOUT).close()
     except ConnectionRefusedError:
-        return Observation("port", "ok", f"{port} of {host} can be reached, and nobody listens yet")
+        return ok(f"{port} of {host} can be reached, and nobody listens yet", title="port")
     except OSError as error:
         text = f"no answer from {host} ({address}) within {TIMEOUT:g} s ({error}): a firewall, or no route"
-        return Observation("port", "wrong", text)
+        return wrong(text, title="port")
     here = _is_here(address) or _is_loopback(address)
     if here and (other := _listener(address, port)):
-        return Observation("port", "wrong", f"{port} is taken on this machine by {other}: choose another")
-    return Observation("port", "ok", f"somebody listens at {port} of {host}, which should be the job's own torchrun")
+        return wrong(f"{port} is taken on this machine by {other}: choose another", title="port")
+    return ok(f"somebody listens at {port} of {host}, which should be the job's own torchrun", title="port")
 
 
 def _listener(address: str, port: int) -> str | None:
@@ -121,31 +107,31 @@ def _listener(address: str, port: int) -> str | None:
     return f"{words[:60]!r} (process {pids[0]})" if pids and "torch" not in words else None
 
 
-def _own_name() -> Observation:
+def _own_name() -> Finding:
     name = socket.gethostname()
     address = _resolved(name)
     if os.environ.get("GLOO_SOCKET_IFNAME"):
-        return Observation("own name", "ok", f"{name} is {address}; GLOO_SOCKET_IFNAME chooses, not the name")
+        return ok(f"{name} is {address}; GLOO_SOCKET_IFNAME chooses, not the name", title="own name")
     if address is None or _is_loopback(address):
         usable = ", ".join(f"{card} ({ip})" for card, ip in interfaces().items() if not _is_loopback(ip)) or "none"
         text = f"{name} is {address or 'not known here'}, and gloo's ranks tell the others to come there"
-        return Observation("own name", "wrong", f"{text}; mend /etc/hosts or set GLOO_SOCKET_IFNAME to one of {usable}")
-    return Observation("own name", "ok", f"{name} is {address}")
+        return wrong(f"{text}; mend /etc/hosts or set GLOO_SOCKET_IFNAME to one of {usable}", title="own name")
+    return ok(f"{name} is {address}", title="own name")
 
 
-def _interface(variable: str) -> Observation:
+def _interface(variable: str) -> Finding:
     value, addresses = os.environ[variable], interfaces()
     fitting = [name for name in addresses if _VARIABLES[variable](value, name)]
     cards = ", ".join(f"{name} ({address})" for name, address in addresses.items())
     if not fitting:
-        return Observation(variable, "wrong", f"no interface here fits {value!r}; this machine has {cards}")
+        return wrong(f"no interface here fits {value!r}; this machine has {cards}", title=variable)
     if all(_is_loopback(addresses[name]) for name in fitting):
-        return Observation(variable, "wrong", f"{value!r} leads to this machine alone; it has {cards}")
+        return wrong(f"{value!r} leads to this machine alone; it has {cards}", title=variable)
     if variable == "NCCL_SOCKET_IFNAME" and _is_loopback(addresses[fitting[0]]):  # without the variable, NCCL avoids lo
         text = f"of what fits {value!r} NCCL takes the first, {fitting[0]}, which leads to this machine alone"
         usable = ", ".join(f"{name} ({addresses[name]})" for name in fitting if not _is_loopback(addresses[name]))
-        return Observation(variable, "wrong", f"{text}; name one of {usable}")
-    return Observation(variable, "ok", f"{value!r} is {', '.join(f'{name} ({addresses[name]})' for name in fitting)}")
+        return wrong(f"{text}; name one of {usable}", title=variable)
+    return ok(f"{value!r} is {', '.join(f'{name} ({addresses[name]})' for name in fitting)}", title=variable)
 
 
 def _is_loopback(address: str) -> bool:

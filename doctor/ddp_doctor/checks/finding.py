@@ -35,17 +35,19 @@ CATALOGUE = {  # kind of failure -> its name, and a report of it
 
 
 FAILED = "this check itself failed"
+MARKS = {"wrong": "WRONG", "note": "note ", "ok": "ok   ", "unknown": "?    "}  # of a status in a checklist
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the checklist.
+    """One line of a checklist.
 
     status  "ok", "wrong", "note" (a defect in some scripts, not in all) or "unknown" (cannot be decided)
     frames  of the user's own code, innermost first
     entry   a key of CATALOGUE
     cure    what to do
-    check, title   a key of CHECKS and its title; `findings` sets them
+    check   a key of CHECKS; `findings` sets it
+    title   of what was checked
     """
 
     status: str
@@ -55,6 +57,10 @@ class Finding:
     cure: str = ""
     check: str = ""
     title: str = ""
+
+    @property
+    def headline(self) -> str:
+        return f"{MARKS[self.status]}  {self.title}: {self.text}"
 
 
 ok, unknown, note, wrong = (partial(Finding, status) for status in ("ok", "unknown", "note", "wrong"))
