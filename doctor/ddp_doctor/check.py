@@ -12,6 +12,7 @@ from ddp_doctor.checks.finding import CATALOGUE, Finding
 from ddp_doctor.checks.replicas import steps_by_optimizer
 from ddp_doctor.checks.resume import loads
 from ddp_doctor.diagnosis import diagnose
+from ddp_doctor.history import position
 from ddp_doctor.job import Job
 from ddp_doctor.launch.cores import usable_cores
 from ddp_doctor.page import page
@@ -19,7 +20,6 @@ from ddp_doctor.set_back import bring_back, checkpoint_step, put_aside, set_back
 from ddp_doctor.watch import run_and_watch
 
 END_AFTER = 30.0  # seconds without any movement after which a run is ended
-MARKS = {"wrong": "WRONG", "note": "note ", "ok": "ok   ", "unknown": "?    "}
 
 
 @dataclass
@@ -119,7 +119,7 @@ def checklist(checked: Checked) -> str:
 
 
 def _lines(finding: Finding) -> list[str]:
-    lines = [f"{MARKS[finding.status]}  {finding.title}: {finding.text}"]
+    lines = [finding.headline]
     if finding.status in ("wrong", "note"):
         if finding.frames:
             callers = [frame for frame in finding.frames[1:] if frame.function != finding.frames[0].function]
@@ -138,8 +138,7 @@ def as_json(checked: Checked) -> dict:
                 "check": finding.check,
                 "status": finding.status,
                 "text": finding.text,
-                "file": finding.frames[0].file if finding.frames else None,
-                "line": finding.frames[0].line if finding.frames else None,
+                **position(finding.frames),
                 "catalogue": finding.entry,
                 "known_as": CATALOGUE.get(finding.entry),
                 "what_to_do": finding.cure,

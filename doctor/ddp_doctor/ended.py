@@ -6,22 +6,17 @@ from dataclasses import replace
 
 from ddp_doctor import words
 from ddp_doctor.explain.log_lines import shortened
+from ddp_doctor.explain.messages import BY_NAME, recognise
 from ddp_doctor.history import Collective, History, user_frames, with_call
 from ddp_doctor.job import Job, Rank
 from ddp_doctor.launch.first_failure import STOPPED
 from ddp_doctor.mismatch import collective_mismatch
 from ddp_doctor.still import roots_differ
-from ddp_doctor.verdict import CURES, Verdict, error_at, innermost, never_came, only_lost_contact, stands
+from ddp_doctor.verdict import CURES, Verdict, error_at, never_came, only_lost_contact, stands
 
 EXPECTED_SIGNALS = (signal.SIGABRT, signal.SIGTERM)  # of ranks that gloo or a C++ error aborts, or torchrun ends
-PARAMETER_SIZES_TEXT = "appears not to match sizes of the same param"
 TIMEOUT_TEXT = re.compile(r"Timed out waiting (\d+)\s?ms|Timeout\(ms\)=(\d+)|timeout after (\d+)\s?ms")
-# A rank may also notice the loss of a worker by an error in its connection to it.
-WORKER_TEXT = re.compile(
-    r"DataLoader worker.*?(\d+)\W+(?:is killed by signal: ([\w ]+)|exited)"
-    r"|^(?:ConnectionResetError|ConnectionRefusedError|BrokenPipeError|EOFError)"
-)
-SIZE_TEXT = "Received data size doesn't match expected size"
+WORKER_TEXT = re.compile(r"DataLoader worker.*?(\d+)\W+(?:is killed by signal: ([\w ]+)|exited)")
 MODELS_TEXT = re.compile(
     r"same model across all ranks, but Rank (\d+) has (\d+) params.*?rank (\d+) has .*? (\d+) params", re.I | re.S
 )
@@ -36,7 +31,8 @@ def after_the_end(job: Job) -> Verdict:
         return Verdict("stopped", (), f"the job was asked to stop: all ranks left before its end, exit code {STOPPED}")
     if late := _timed_out(job):
         return late
-    if aborted := [number for number, rank in job.ranks.items() if rank.error and SIZE_TEXT in rank.error.text]:
+    messages = {number: _message_name(rank) for number, rank in job.ranks.items()}
+    if aborted := [number for number, name in messages.items() if name == "sizes differ"]:
         return _size_mismatch(job, aborted[0])
     causes = {number: rank for number, rank in job.ranks.items() if rank.error and not rank.error.symptom}
     died = {number: -(rank.exit_code or 0) for number, rank in job.ranks.items()}  # positive: by a signal
@@ -44,9 +40,7 @@ def after_the_end(job: Job) -> Verdict:
     if killed and not any(_failed_earlier(rank, job.ranks[killed[0]]) for rank in causes.values()):
         return _by_signal(job, killed[0])
     if causes:
-        texts = [rank.error.text for rank in causes.values()]
-        different_models = any(MODELS_TEXT.search(text) or PARAMETER_SIZES_TEXT in text for text in texts)
-        if different_models and len({rank.call() for rank in job.ranks.values()}) > 1:
+        if "different models" in messages.values() and len({rank.call() for rank in job.ranks.values()}) > 1:
             # If a rank has skipped a collective, that meets one of DDP's constructor, which then fails with this error.
             if verdict := collective_mismatch(job):
                 return verdict
@@ -56,16 +50,22 @@ def after_the_end(job: Job) -> Verdict:
             return verdict
     for number, rank in job.ranks.items():
         if (rank.exit_code or 0) > 0 and rank.exit_call and rank.error is None:
-            frame = innermost(user_frames(rank.exit_call[1]))
-            return Verdict("left", (number,), f"rank {number} {stands(rank)}{only_lost_contact(job, number)}", frame)
+            sentence = f"rank {number} {stands(rank)}{only_lost_contact(job, number)}"
+            return Verdict("left", (number,), sentence, user_frames(rank.exit_call[1]))
         if rank.exit_code == -signal.SIGABRT:
             return _aborted(job, number)
     if job.failed_rank is not None:
         rank = job.ranks[job.failed_rank]
-        frame = innermost(rank.error.stack if rank.error and rank.error.stack else rank.own)
-        return Verdict("failed", (job.failed_rank,), job.failure_text.partition("\n")[0], frame)
+        frames = (rank.error and rank.error.stack) or rank.own
+        return Verdict("failed", (job.failed_rank,), job.failure_text.partition("\n")[0], frames)
     lines = job.launcher_text.strip().splitlines() or ["it printed nothing"]
     return Verdict("launcher", (), f"torchrun failed before any rank was to blame: {lines[-1].strip()}")
+
+
+def _message_name(rank: Rank) -> str:
+    """The name of the known message that the rank's error has; "" if it has none."""
+    message = recognise(rank.error.text, [frame.file for frame in rank.error.stack]) if rank.error else None
+    return message.name if message else ""
 
 
 def _size_mismatch(job: Job, number: int) -> Verdict:
@@ -88,7 +88,7 @@ def _size_mismatch(job: Job, number: int) -> Verdict:
     detail = f" ({sizes[1]} bytes came, {sizes[2]} were expected)" if sizes else ""
     sentence = f"a tensor has other sizes on the ranks: rank {number} got more than it has room for{detail} "
     sentence += f"in {words.code_at(rank.own[0])}{words.condition(rank.own)}" if rank.own else "at an unknown line"
-    return Verdict("unlike", (number,), sentence, innermost(rank.own), CURES["unlike"])
+    return Verdict("unlike", (number,), sentence, rank.own, CURES["unlike"])
 
 
 def _with_backward(rank: Rank) -> History:
@@ -118,7 +118,7 @@ def _changed_on_one_rank(job: Job) -> Verdict | None:
         f"{words.collective(last)} has other {kind} on the ranks: rank {number} started it with {words.tensors(last)}, "
         f"where it had {words.tensors(earlier)} before, {words.where(last.own)}"
     )
-    return Verdict("unlike", (number,), sentence, innermost(last.own), CURES["unlike"])
+    return Verdict("unlike", (number,), sentence, last.own, CURES["unlike"])
 
 
 def _failed_earlier(rank: Rank, other: Rank) -> bool:
@@ -136,48 +136,49 @@ def _by_signal(job: Job, number: int) -> Verdict:
         rank = replace(rank, stack=())
     sentence = f"rank {number} was killed by {name} (exit code {rank.exit_code}); it {stands(rank)}{lost}"
     cure = CURES["memory"] if -rank.exit_code == signal.SIGKILL else ""
-    return Verdict("killed", (number,), sentence, innermost(rank.own), cure)
+    return Verdict("killed", (number,), sentence, rank.own, cure)
 
 
 def by_error(job: Job, causes: dict[int, Rank]) -> Verdict:
     """The verdict on the earliest error of `causes`, the ranks with an error that is no symptom."""
     number = min(causes, key=lambda each: (causes[each].error.when or float("inf"), each != job.failed_rank, each))
     rank = causes[number]
-    error = rank.error
-    frames = user_frames(error.stack) or error.stack[:1]
-    frame = innermost(frames or rank.own)
-    if worker := WORKER_TEXT.search(error.text):
-        if worker[1] or any("/torch/utils/data/" in each.file for each in error.stack):
-            return _dead_worker(job, number, worker[1], worker[2])
-    headline = shortened(error.text, 200)
-    if known := _known_error(number, causes, headline):
+    error, name, headline = rank.error, _message_name(rank), shortened(rank.error.text, 200)
+    if name == "loader worker killed":
+        return _dead_worker(job, number)
+    raised_in = user_frames(error.stack) or error.stack[:1]
+    frames = raised_in or rank.own
+    cure = BY_NAME[name].first_step if name else ""
+    if known := _known_error(number, causes, name):
         kind, blamed, sentence = known
-        return Verdict(kind, blamed, f"{sentence}, {error_at(frame)}", frame, CURES[kind])
+        return Verdict(kind, blamed, f"{sentence}, {error_at(frames)}", frames, cure)
     ranks_with_it = tuple(each for each in causes if causes[each].error.text == error.text)
-    twice = "marked as ready twice" in error.text or "mark a variable ready only once" in error.text
-    kind = "ready twice" if twice else "error"
+    kind = "ready twice" if name == "ready twice" else "error"
     if len(ranks_with_it) == len(job.ranks) and len(ranks_with_it) > 1:
-        return Verdict(kind, ranks_with_it, f"every rank raised {headline}, {error_at(frame)}", frame)
-    sentence = f"{words.ranks(ranks_with_it)} raised {headline}, {error_at(frame)}{words.condition(frames)}"
+        return Verdict(kind, ranks_with_it, f"every rank raised {headline}, {error_at(frames)}", frames, cure)
+    sentence = f"{words.ranks(ranks_with_it)} raised {headline}, {error_at(frames)}{words.condition(raised_in)}"
     if rank.exit_code == -signal.SIGABRT:
         sentence = f"rank {number} aborted: {headline}; it {stands(rank)}"
-    return Verdict(kind, ranks_with_it, sentence + only_lost_contact(job, *ranks_with_it), frame)
+    return Verdict(kind, ranks_with_it, sentence + only_lost_contact(job, *ranks_with_it), frames, cure)
 
 
-def _known_error(number: int, causes: dict[int, Rank], headline: str) -> tuple[str, tuple[int, ...], str] | None:
-    """(kind, ranks to blame, sentence) of a Verdict on the error of rank `number`, if it is about models or a port."""
+def _known_error(number: int, causes: dict[int, Rank], name: str) -> tuple[str, tuple[int, ...], str] | None:
+    """(kind, ranks to blame, sentence) of a Verdict on the error of rank `number`, if it is about models or a port.
+
+    name: of the error's message.
+    """
     text, blamed = causes[number].error.text, (number,)
     if match := MODELS_TEXT.search(text):
         (low, low_size), (high, high_size) = sorted([(int(match[1]), match[2]), (int(match[3]), match[4])])
         sizes = f"rank {low} has {low_size} parameters, rank {high} has {high_size}"
         sentence = f"the ranks built different models: {sizes}; DistributedDataParallel refuses them"
         return "models", (high,), sentence
-    if PARAMETER_SIZES_TEXT in text:
-        return "models", blamed, f"the ranks built different models: {headline}"
-    if re.search("EADDRINUSE|address already in use", text, re.I):
+    if name == "different models":
+        return "models", blamed, f"the ranks built different models: {shortened(text, 200)}"
+    if name == "port in use":
         port = re.search(r"port: (\d+)|$", text)[1] or "?"
         return "port", blamed, f"rank {number} could not listen on port {port}, which another process has"
-    if "Expected to have finished reduction in the prior iteration" in text:
+    if name == "unused parameters":
         texts = "\n".join(rank.error.text for rank in causes.values())
         left_out = dict(re.findall(r"did not receive grad for rank (\d+): ([\d ]+)", texts))
         named = [f"rank {each} left out parameters {' '.join(indices.split())}" for each, indices in left_out.items()]
@@ -187,20 +188,25 @@ def _known_error(number: int, causes: dict[int, Rank], headline: str) -> tuple[s
     return None
 
 
-def _dead_worker(job: Job, number: int, pid: str | None, signal_name: str | None) -> Verdict:
-    """The verdict on a DataLoader worker that is gone: crashed, which leaves a stack in `crash_stack`, or killed."""
+def _dead_worker(job: Job, number: int) -> Verdict:
+    """The verdict on a DataLoader worker that is gone: crashed, which leaves a stack in `crash_stack`, or killed.
+
+    The rank's error names neither process nor signal if it is one in the connection to the worker.
+    """
     rank = job.ranks[number]
     crashed_in = user_frames(rank.crash_stack)
     frames = crashed_in or user_frames(rank.error.stack)
+    worker = WORKER_TEXT.search(rank.error.text)
+    pid, signal_name = worker.groups() if worker else (None, None)
     how = "crashed" if crashed_in else "ended without a word, as one that is killed does"
     how = f"was killed by a signal ({signal_name})" if signal_name else how
     sentence = f"a DataLoader worker of rank {number} {f'(process {pid}) ' if pid else ''}{how}"
     if crashed_in:
         sentence += f"; it stood in {words.code_at(crashed_in[0])}"
     elif frames:
-        sentence += f"; rank {number} noticed it {error_at(frames[0])}"
+        sentence += f"; rank {number} noticed it {error_at(frames)}"
     cure = CURES["crash" if crashed_in else "worker"]
-    return Verdict("worker", (number,), sentence + only_lost_contact(job, number), innermost(frames), cure)
+    return Verdict("worker", (number,), sentence + only_lost_contact(job, number), frames, cure)
 
 
 def _timed_out(job: Job) -> Verdict | None:
@@ -232,7 +238,7 @@ def _timed_out(job: Job) -> Verdict | None:
         f"{words.collective(collective)} {words.where(collective.own)}, and "
         f"{words.ranks(late)} {late[number]}"
     )
-    return Verdict("timeout", tuple(late), sentence, innermost(collective.own), CURES["timeout"])
+    return Verdict("timeout", tuple(late), sentence, collective.own, CURES["timeout"])
 
 
 def _monitored_barrier(job: Job) -> Verdict | None:
@@ -246,7 +252,7 @@ def _monitored_barrier(job: Job) -> Verdict | None:
             sentence = f"{words.ranks(absent)} never came to monitored_barrier, which rank {number} called "
             sentence += words.where(frames)
             sentence += f"; rank {absent[0]} {stands(known[0])}" if known else ""
-            return Verdict("missing", absent, sentence, innermost(frames), CURES["missing"])
+            return Verdict("missing", absent, sentence, frames, CURES["missing"])
     return None
 
 
@@ -262,7 +268,7 @@ def _never_came_to_init(job: Job) -> Verdict | None:
         return None
     frames = user_frames(job.ranks[callers[0]].error.stack)
     sentence = never_came(job, absent, "came to init_process_group", callers, frames)
-    return Verdict("init", absent, sentence, innermost(frames), CURES["init"])
+    return Verdict("init", absent, sentence, frames, CURES["init"])
 
 
 def _left(job: Job) -> Verdict | None:
@@ -275,12 +281,12 @@ def _left(job: Job) -> Verdict | None:
     frames = rank.exit_call[1] if rank.exit_call else rank.stack
     sentence = f"{words.ranks(gone)} {stands(rank)}, while {words.ranks(victims)} still needed "
     sentence += words.verb(gone, "it", "them") + only_lost_contact(job, *gone)
-    return Verdict("left", gone, sentence, innermost(user_frames(frames)), CURES["missing"])
+    return Verdict("left", gone, sentence, user_frames(frames), CURES["missing"])
 
 
 def _aborted(job: Job, number: int) -> Verdict:
     rank = job.ranks[number]
     if "terminate called without an active exception" in "\n".join(rank.last_lines):
         sentence = f"the work was done, and rank {number} aborted while Python ended: a thread of gloo was still alive"
-        return Verdict("at exit", (number,), sentence, None, CURES["at exit"])
-    return Verdict("aborted", (number,), f"rank {number} aborted (SIGABRT); it {stands(rank)}", innermost(rank.own))
+        return Verdict("at exit", (number,), sentence, cure=BY_NAME["abort at exit"].first_step)
+    return Verdict("aborted", (number,), f"rank {number} aborted (SIGABRT); it {stands(rank)}", rank.own)

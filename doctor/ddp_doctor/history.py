@@ -34,6 +34,11 @@ class Frame:
         return kind_of(self.file) == "own"
 
 
+def position(frames) -> dict[str, str | int | None]:
+    """The file and the line of the innermost frame, as a program reads them; each None without a frame."""
+    return {"file": frames[0].file, "line": frames[0].line} if frames else {"file": None, "line": None}
+
+
 @dataclass(frozen=True)
 class Collective:
     """One collective that a rank has started.

@@ -4,7 +4,7 @@ from ddp_doctor import source_lines, words
 from ddp_doctor.alignment import Difference, differences
 from ddp_doctor.history import History
 from ddp_doctor.job import Job
-from ddp_doctor.verdict import CURES, Verdict, cure_for, in_group, innermost, stands
+from ddp_doctor.verdict import CURES, Verdict, cure_for, in_group, stands
 
 
 def collective_mismatch(job: Job) -> Verdict | None:
@@ -54,7 +54,7 @@ def _missing(job: Job, difference: Difference) -> Verdict:
     elif source_lines.deciding_condition(collective.own).startswith("in the loop"):
         _, way = source_lines.way_past(collective.own)
         sentence += f"; {way}" if way else ""
-    return Verdict("missing", lack, sentence, innermost(collective.own), cure)
+    return Verdict("missing", lack, sentence, collective.own, cure)
 
 
 def _unlike(job: Job, difference: Difference) -> Verdict:
@@ -74,7 +74,7 @@ def _unlike(job: Job, difference: Difference) -> Verdict:
     if len(difference.have) == len(difference.lack):  # no majority: blame the ranks whose sizes have changed
         sides = ((difference.have, collective), (difference.lack, other))
         blamed = next((ranks for ranks, started in sides if _sizes_changed(job, ranks, started)), blamed)
-    return Verdict("unlike", blamed, sentence, innermost(collective.own), CURES["unlike"])
+    return Verdict("unlike", blamed, sentence, collective.own, CURES["unlike"])
 
 
 def _sizes_changed(job: Job, ranks, collective) -> bool:
@@ -92,7 +92,7 @@ def _order(job: Job, difference: Difference) -> Verdict:
         f"{words.ranks(difference.have)} started {words.operation(collective)} {words.where(collective.own)}, "
         f"{words.ranks(difference.lack)} {words.operation(other)} {words.where(other.own)}"
     )
-    return Verdict("order", difference.lack, sentence, innermost(other.own), CURES["order"])
+    return Verdict("order", difference.lack, sentence, other.own, CURES["order"])
 
 
 def _crossed(first: Difference, second: Difference) -> Verdict:
@@ -104,4 +104,4 @@ def _crossed(first: Difference, second: Difference) -> Verdict:
         f"{words.at(second.collective.own)}"
     )
     ranks = tuple(sorted({*first.have, *second.have}))
-    return Verdict("order", ranks, sentence, innermost(second.collective.own), CURES["order"])
+    return Verdict("order", ranks, sentence, second.collective.own, CURES["order"])

@@ -4,9 +4,9 @@ import signal
 import time
 
 from ddp_doctor import words
-from ddp_doctor.history import user_frames
+from ddp_doctor.history import position, user_frames
 from ddp_doctor.job import Job, Rank
-from ddp_doctor.verdict import Verdict, innermost
+from ddp_doctor.verdict import Verdict
 
 DEEPEST = 6  # own frames of a stack on the page
 
@@ -25,7 +25,6 @@ def page(job: Job, verdict: Verdict) -> str:
 
 def as_json(job: Job, verdict: Verdict) -> dict:
     """The page's facts for a program, each rank with its whole stack."""
-    frame = verdict.frame
     return {
         "ended": job.ended,
         "exit_code": job.exit_code,
@@ -35,8 +34,7 @@ def as_json(job: Job, verdict: Verdict) -> dict:
             "ranks": list(verdict.ranks),
             "sentence": verdict.sentence,
             "what_to_do": verdict.cure,
-            "file": frame and frame.file,
-            "line": frame and frame.line,
+            **position(verdict.frames),
         },
         "ranks": {
             str(number): {
@@ -47,7 +45,7 @@ def as_json(job: Job, verdict: Verdict) -> dict:
                 "stack": [[frame.file, frame.line, frame.function] for frame in rank.stack],
                 "first_error": rank.error
                 and {"text": rank.error.text, "time": rank.error.when, "symptom": rank.error.symptom},
-                "notes": [*rank.notes, *([rank.stack_problem] if rank.stack_problem else [])],
+                "notes": [*rank.notes, *filter(None, [rank.stack_problem])],
             }
             for number, rank in job.ranks.items()
         },
@@ -142,6 +140,5 @@ def _last(rank: Rank) -> dict | None:
     last = rank.history.newest
     if last is None:
         return None
-    frame = innermost(last.own)
     facts = {name: getattr(last, name) for name in ("name", "number", "group", "sizes", "dtypes")}
-    return facts | {"file": frame and frame.file, "line": frame and frame.line}
+    return facts | position(last.own)

@@ -2,7 +2,7 @@
 
 from ddp_doctor import source_lines, words
 from ddp_doctor.job import Job, Rank
-from ddp_doctor.verdict import CURES, Verdict, innermost, never_came, stands
+from ddp_doctor.verdict import CURES, Verdict, never_came, stands
 
 
 def stopped(job: Job) -> Verdict | None:
@@ -14,7 +14,7 @@ def stopped(job: Job) -> Verdict | None:
     sentence = f"{words.ranks(numbers)} {words.verb(numbers, 'is', 'are')} stopped (SIGSTOP, or Ctrl-Z), {stands(rank)}"
     waiting = [each for each in job.ranks.values() if each.rank not in numbers and each.own and each.waits_for_peers()]
     sentence += f"; rank {waiting[0].rank} waits in {words.code_at(waiting[0].own[0])}" if waiting else ""
-    return Verdict("stopped", numbers, sentence, innermost(rank.own), f"kill -CONT {rank.pid}")
+    return Verdict("stopped", numbers, sentence, rank.own, f"kill -CONT {rank.pid}")
 
 
 def never_met(job: Job) -> Verdict | None:
@@ -28,7 +28,7 @@ def never_met(job: Job) -> Verdict | None:
     first = next(iter(waiting.values()))
     if absent:
         sentence = never_came(job, absent, "called init_process_group", waiting, first.own)
-        return Verdict("init", absent, sentence, innermost(first.own), CURES["init"])
+        return Verdict("init", absent, sentence, first.own, CURES["init"])
     wrong_sizes = set(_numbers_given("world_size", waiting)) - {job.world_size}
     numbers = _numbers_given("rank", waiting)
     sentence = f"the ranks never met: {words.ranks(waiting)} {words.verb(waiting, 'waits', 'wait')} in "
@@ -37,7 +37,7 @@ def never_met(job: Job) -> Verdict | None:
         sentence += f", which was given world_size={max(wrong_sizes)}, while {job.world_size} ranks were started"
     elif len(numbers) > 1 and len(set(numbers)) < len(numbers):
         sentence += f", which was given rank={numbers[0]} on {len(numbers)} of them"
-    return Verdict("init", tuple(waiting), sentence, innermost(first.own), CURES["init"])
+    return Verdict("init", tuple(waiting), sentence, first.own, CURES["init"])
 
 
 def _numbers_given(argument: str, waiting: dict[int, Rank]) -> list[int]:
@@ -62,7 +62,7 @@ def waits_for_another(job: Job) -> Verdict | None:
         return _all_wait(waiting)
     first = next(iter(waiting.values()))
     sentence = never_came(job, absent, f"answered {_call(first)}", waiting, first.own)
-    return Verdict("missing", absent, sentence, innermost(first.own), CURES["missing"])
+    return Verdict("missing", absent, sentence, first.own, CURES["missing"])
 
 
 def _all_wait(waiting: dict[int, Rank]) -> Verdict:
@@ -80,7 +80,7 @@ def _all_wait(waiting: dict[int, Rank]) -> Verdict:
         sentence = f"every rank waits in {_call(first)} {words.at(first.own)}"
         if not first.recorded and "recv" not in _call(first):
             sentence += "; that they do not meet there means that one missed a collective before"
-        return Verdict("all wait", tuple(waiting), f"every rank waits for another: {sentence}", innermost(first.own))
+        return Verdict("all wait", tuple(waiting), f"every rank waits for another: {sentence}", first.own)
     groups = list(by_lines.values())
     conditions = [source_lines.deciding_condition(waiting[ranks[0]].own) for ranks in groups]
     depends_on_rank = [source_lines.depends_on_rank(condition) for condition in conditions]
@@ -93,11 +93,11 @@ def _all_wait(waiting: dict[int, Rank]) -> Verdict:
             f"{words.ranks(here)} waits {words.where(rank.own)}; {words.ranks(elsewhere[:1])} waits in "
             f"{_call(other)} {words.at(other.own)}"
         )
-        return Verdict("missing", elsewhere, sentence, innermost(rank.own), CURES["missing"])
+        return Verdict("missing", elsewhere, sentence, rank.own, CURES["missing"])
     text = ", ".join(
         f"{words.ranks(ranks)} in {_call(waiting[ranks[0]])} {words.where(waiting[ranks[0]].own)}" for ranks in groups
     )
-    return Verdict("all wait", tuple(waiting), f"every rank waits for another: {text}", innermost(first.own))
+    return Verdict("all wait", tuple(waiting), f"every rank waits for another: {text}", first.own)
 
 
 def roots_differ(ranks: dict[int, Rank]) -> Verdict | None:
@@ -110,7 +110,7 @@ def roots_differ(ranks: dict[int, Rank]) -> Verdict | None:
     word = "src" if collective.name in ("broadcast", "scatter") else "dst"
     text = ", ".join(f"{word}={root} on rank {number}" for number, root in roots.items())
     sentence = f"the ranks gave {words.collective(collective)} {words.at(collective.own)} different roots: {text}"
-    return Verdict("root", tuple(roots), sentence, innermost(collective.own), CURES["root"])
+    return Verdict("root", tuple(roots), sentence, collective.own, CURES["root"])
 
 
 def _call(rank: Rank) -> str:
@@ -126,5 +126,5 @@ def nobody_works(job: Job) -> Verdict | None:
     text = "; ".join(f"{words.ranks([number])} {stands(rank)}" for number, rank in idle.items())
     first = next(iter(idle.values()))
     if job.ended == "now":
-        return Verdict("running", (), f"no rank waits for another: {text}", innermost(first.own))
-    return Verdict("idle", tuple(idle), f"no rank waits for another, and none works: {text}", innermost(first.own))
+        return Verdict("running", (), f"no rank waits for another: {text}", first.own)
+    return Verdict("idle", tuple(idle), f"no rank waits for another, and none works: {text}", first.own)

@@ -22,25 +22,23 @@ CURES = {
     "unlike": "The tensors of one collective need one size and dtype on all ranks; pad them, or gather objects.",
     "order": "Start the collectives in one place, in one order.",
     "init": "Every rank of the job has to call init_process_group, with its own rank and the same world size.",
-    "unused": "Pass find_unused_parameters=True to DistributedDataParallel, or use every parameter in every step.",
-    "models": "Build the same model on every rank; only then wrap it.",
-    "port": "Start with `torchrun --standalone`, which takes a free port, or end the other job.",
-    "at exit": "Drop the DDP wrapper and the optimizer before dist.destroy_process_group(), best inside a function.",
     "memory": "SIGKILL often comes from the system when memory runs out: see `dmesg` or the scheduler's log.",
 }
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A diagnosis: `sentence` says what is wrong, `ranks` are to blame, `frame` is the line to look at.
+    """A diagnosis: `sentence` says what is wrong, and `ranks` are to blame.
 
-    kind: such as "missing", often a key of CURES. cure: advice, "" if there is none.
+    kind    such as "missing", often a key of CURES
+    frames  of the user's own code, innermost first: the line to look at, and its callers
+    cure    advice; "" if there is none
     """
 
     kind: str
     ranks: tuple[int, ...]
     sentence: str
-    frame: Frame | None = None
+    frames: tuple[Frame, ...] = ()
     cure: str = ""
 
     @property
@@ -60,10 +58,6 @@ def cure_for(frames) -> str:
     if way_out is None or source_lines.depends_on_rank(condition):
         return CURES["missing"]
     return CURES["skips" if way_out[1] == "continue" else "leaves"]
-
-
-def innermost(frames) -> Frame | None:
-    return frames[0] if frames else None
 
 
 def stands(rank: Rank) -> str:
@@ -118,5 +112,5 @@ def in_group(difference: Difference, always: bool = False) -> str:
     return f" of group {difference.group!r}" if always or difference.group != "0" else ""
 
 
-def error_at(frame: Frame | None) -> str:
-    return f"in {words.code_at(frame)}" if frame else "at an unknown line"
+def error_at(frames) -> str:
+    return f"in {words.code_at(frames[0])}" if frames else "at an unknown line"

@@ -10,6 +10,7 @@ it to tests/logs. `role` is what a message implies about the rank that prints it
     warning   no failure by itself
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -42,7 +43,7 @@ MESSAGES = [
     ),
     cause(
         "loader worker killed",
-        "is killed by signal | exited unexpectedly | Unexpected bus error encountered in worker",
+        "is killed by signal | ) exited unexpectedly | Unexpected bus error encountered in worker",
         "the system killed a worker process of a DataLoader: memory or /dev/shm ran out, or the worker crashed",
         "Look at `df -h /dev/shm` and `dmesg`; use fewer workers (they count once per rank), or a larger /dev/shm "
         "(docker run --ipc=host). num_workers=0 shows a crash in the dataset itself.",
@@ -443,12 +444,18 @@ MESSAGES = [
     ),
 ]
 BY_NAME = {message.name: message for message in MESSAGES}
+CONNECTION_ERRORS = ("ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError")
 ABOUT_PEERS = ("monitored barrier", "gloo: no connection", "store: no connection")
 SYMPTOMS = tuple(
     text for message in MESSAGES if message.role == "symptom" or message.name in ABOUT_PEERS for text in message.texts
 )  # of gloo, the store and NCCL, which a rank prints when another rank is at fault
 
 
-def recognise(error: str) -> Message | None:
-    """The first message that the text of an error, of one line or several, contains."""
+def recognise(error: str, files: Iterable[str] = ()) -> Message | None:
+    """The first message that the text of an error, of one line or several, contains.
+
+    files: those of its traceback. A connection error in torch/utils/data means that a worker process is dead.
+    """
+    if error.startswith(CONNECTION_ERRORS) and any("torch/utils/data/" in file for file in files):
+        return BY_NAME["loader worker killed"]
     return next((message for message in MESSAGES if any(text in error for text in message.texts)), None)

@@ -4,7 +4,7 @@ import re
 
 from ddp_doctor.explain.facts import EXCEPTION, SIGNAL_NAMES, Event, Facts, Wait
 from ddp_doctor.explain.log_lines import Line, Log
-from ddp_doctor.explain.messages import BY_NAME, MESSAGES, Message, recognise
+from ddp_doctor.explain.messages import MESSAGES, recognise
 
 HEADER = "Traceback (most recent call last):"
 # Tracebacks as IPython formats them, and rich, in a box
@@ -22,7 +22,6 @@ MARKS = (  # besides the messages' texts: a line that has none of all these is n
     "closing signal | forcefully exiting | Root Cause ( | rank      : | terminated with | Killed | "
     "Segmentation fault | exits with return code"
 ).split(" | ")
-CONNECTION_ERRORS = ("ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError")
 EXIT_CODE = re.compile(r"exitcode *: *(-?\d+)\)?(?: local_rank: (\d+))? \(pid: (\d+)\)")
 RANK_ENTRY = re.compile(r"rank +: (\d+) \(local_rank: (\d+)\)")
 SRUN_END = re.compile(
@@ -164,7 +163,8 @@ class _Reader:
             if LAUNCHER_ERRORS.match(text):
                 self.facts.summary = self.facts.summary or line
                 continue
-            event = Event(line, rank, _message(text, frames), text, frames)
+            message = recognise(text, [file for file, _ in frames]) or EXCEPTION
+            event = Event(line, rank, message, text, frames)
             if chosen is None or (chosen.message.role in ("symptom", "network") and event.message.role == "network"):
                 chosen = event
             elif "in DataLoader worker process" in chosen.text:  # the original traceback follows
@@ -233,13 +233,6 @@ class _Reader:
             self.traceback_lines.add(i)
         if first:
             yield first, "\n".join(text), tuple(frames)
-
-
-def _message(text: str, frames) -> Message:
-    """The message of an exception. A connection error in torch/utils/data means that a worker is dead."""
-    if text.startswith(CONNECTION_ERRORS) and any("torch/utils/data/" in file for file, _ in frames):
-        return BY_NAME["loader worker killed"]
-    return recognise(text) or EXCEPTION
 
 
 def _name_ranks(facts: Facts) -> None:
