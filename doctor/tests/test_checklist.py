@@ -9,7 +9,7 @@ from pathlib import Path
 import ddp_doctor
 import pytest
 from cases import CHECK_HEADING, FOLDER, MATRIX
-from check_cases import cases, examine, wrong
+from check_cases import audited_cases, examine, wrong
 from ddp_doctor import audited
 from ddp_doctor.__main__ import main
 from ddp_doctor.audited import AuditedRun
@@ -18,7 +18,7 @@ from ddp_doctor.checks import CHECKS, findings
 from ddp_doctor.checks.finding import CATALOGUE
 from forked_ranks import run_ranks
 
-SILENT, SOUND, HEALTHY = cases("silent"), cases("sound"), cases("healthy")
+SILENT, SOUND, HEALTHY = map(audited_cases, ("silent", "sound", "healthy"))
 HEALTHY_IN_SUITE = ["accumulates", "by_hand", "checkpoint_and_metric", "ddp", "join", "messages_and_groups"]
 
 

@@ -1,6 +1,6 @@
 # rank: 1
 # says: if os.path.exists(cache): return
-# line: parts/preparation.py:11
+# The line is parts/preparation.py:11
 # Rank 1 finds its cache, returns from an imported function, and comes to DDP's constructor alone.
 import os
 import sys
