@@ -7,7 +7,7 @@ symptom; any other is a cause.
 from ddp_doctor.ended import after_the_end, by_error
 from ddp_doctor.job import Job, Rank
 from ddp_doctor.mismatch import collective_mismatch
-from ddp_doctor.still import never_met, nobody_works, stopped, waits_for_another
+from ddp_doctor.still import never_met, none_works, stopped, waits_for_another
 from ddp_doctor.verdict import Verdict, stands
 
 
@@ -15,7 +15,7 @@ def diagnose(job: Job) -> Verdict:
     """The verdict on a job: one that has ended, or one that still runs or was ended by the doctor."""
     if job.ended in ("well", "failed"):
         return after_the_end(job)
-    for verdict_on in (_raised, stopped, collective_mismatch, never_met, waits_for_another, nobody_works):
+    for verdict_on in (_raised, stopped, collective_mismatch, never_met, waits_for_another, none_works):
         if verdict := verdict_on(job):
             return verdict
     waiting = [rank for rank in job.ranks.values() if rank.waits_for_peers()]

@@ -98,7 +98,8 @@ def _order(job: Job, difference: Difference) -> Verdict:
 def _crossed(first: Difference, second: Difference) -> Verdict:
     """The verdict on ranks that wait for each other in two groups."""
     sentence = (
-        f"two process groups are used in another order: {words.ranks(first.have)} waits in "
+        f"two process groups are used in another order: {words.ranks(first.have)} "
+        f"{words.verb(first.have, 'waits', 'wait')} in "
         f"{words.collective(first.collective)}{in_group(first, always=True)} {words.at(first.collective.own)}, "
         f"{words.ranks(second.have)} in {words.collective(second.collective)}{in_group(second, always=True)} "
         f"{words.at(second.collective.own)}"

@@ -90,8 +90,8 @@ def _all_wait(waiting: dict[int, Rank]) -> Verdict:
         rank, other = waiting[here[0]], waiting[elsewhere[0]]
         sentence = (
             f"{words.ranks(elsewhere)} {words.verb(elsewhere, 'is', 'are')} not in {_call(rank)}, in which "
-            f"{words.ranks(here)} waits {words.where(rank.own)}; {words.ranks(elsewhere[:1])} waits in "
-            f"{_call(other)} {words.at(other.own)}"
+            f"{words.ranks(here)} {words.verb(here, 'waits', 'wait')} {words.where(rank.own)}; "
+            f"rank {other.rank} waits in {_call(other)} {words.at(other.own)}"
         )
         return Verdict("missing", elsewhere, sentence, rank.own, CURES["missing"])
     text = ", ".join(
@@ -118,7 +118,7 @@ def _call(rank: Rank) -> str:
     return (rank.call() or "a collective").lstrip("_").replace("_", "-")
 
 
-def nobody_works(job: Job) -> Verdict | None:
+def none_works(job: Job) -> Verdict | None:
     """The verdict if no running rank works or waits for others: "running" after `attach`, else "idle"; or None."""
     idle = {number: rank for number, rank in job.ranks.items() if rank.running}
     if not idle or any(rank.works() or rank.waits_for_peers() for rank in idle.values()):

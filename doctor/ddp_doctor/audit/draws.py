@@ -7,7 +7,7 @@ import zlib
 
 import torch
 
-from .log import kind_of, where
+from .log import caller, where
 
 PYTHON_FUNCTIONS = (
     "random uniform randint randrange choice choices gauss normalvariate betavariate triangular getrandbits".split()
@@ -23,30 +23,24 @@ def watch_draws(log):
     from torch.utils.data._utils import fetch
 
     log.fetching = False
-    modules = [(random, PYTHON_FUNCTIONS, "Python's random")]
-    if "numpy" in sys.modules:
-        modules.append((sys.modules["numpy"].random, NUMPY_FUNCTIONS, "NumPy's random"))
-    for module, names, title in modules:
+    modules = [(random, PYTHON_FUNCTIONS, random.getstate, "Python's random")]
+    if numpy := sys.modules.get("numpy"):
+        modules.append((numpy.random, NUMPY_FUNCTIONS, numpy.random.get_state, "NumPy's random"))
+    for module, names, get_state, title in modules:
         for name in names:
-            setattr(module, name, _watched_draw(log, getattr(module, name), module, title))
+            setattr(module, name, _watched_draw(log, getattr(module, name), get_state, title))
     for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
         fetcher.fetch = _watched_fetch(log, fetcher.fetch)
 
 
-def _watched_draw(log, function, module, title):
-    @functools.wraps(function)
-    def watched(*args, **kwargs):
-        by_script = kind_of(sys._getframe(1).f_code.co_filename) == "own"
-        if not by_script or log.is_paused() or log.counts.get("draw", 0) >= MAX_DRAWS or log.fetching:
-            return function(*args, **kwargs)
-        state = log.quietly(lambda: _checksum(module.getstate() if module is random else module.get_state()))
-        result = function(*args, **kwargs)
-        log.quietly(
-            lambda: log.event("draw", generator=title, state=state, is_array=hasattr(result, "shape"), frames=where())
-        )
-        return result
+def _watched_draw(log, function, get_state, title):
+    def before_draw(args, kwargs):
+        if log.fetching or log.counts.get("draw", 0) >= MAX_DRAWS or caller() != "own":
+            return None
+        facts = {"generator": title, "state": _checksum(get_state()), "frames": where()}
+        return lambda result: log.event("draw", **facts, is_array=hasattr(result, "shape"))
 
-    return watched
+    return log.watched(function, before_draw)
 
 
 def _watched_fetch(log, function):

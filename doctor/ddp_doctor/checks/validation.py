@@ -34,7 +34,7 @@ def validation(run: AuditedRun) -> Finding:
             continue  # every rank evaluates all, which is exact
         if not distributed:
             undecided = f"{twice} samples are read on more than one rank, by a sampler that is not torch's"
-        elif _collectives_after(run, ranks, "gather"):
+        elif any("gather" in event["name"] for events in _collectives(run, ranks) for event in events):
             undecided = f"{twice} samples are read twice; what is gathered may be cut to the length of the data"
         else:
             text = f"DistributedSampler reads {twice} of {by_rank[0]['size']} samples twice"
@@ -44,19 +44,17 @@ def validation(run: AuditedRun) -> Finding:
     return unknown(undecided) if undecided else ok("no sample is counted twice")
 
 
-def _collectives_after(run: AuditedRun, ranks, word: str = "") -> bool:
-    """Whether a rank ran a collective, with `word` in its name, from this validation's start to the next backward."""
-    for rank, epoch in ranks.items():
-        audit = run.audits[rank]
-        events = audit.between(epoch["at"], audit.next_backward(epoch["end"]), "collective")
-        if any(word in event["name"] for event in events):
-            return True
-    return False
+def _collectives(run: AuditedRun, ranks) -> list[list[dict]]:
+    """The collectives of each rank from the start of this validation to the next backward pass."""
+    return [
+        run.audits[rank].between(share["at"], run.audits[rank].next_backward(share["end"]), "collective")
+        for rank, share in ranks.items()
+    ]
 
 
 def metrics(run: AuditedRun) -> Finding:
     for ranks in _disjoint_validations(run):
-        if not _collectives_after(run, ranks) and (metric := _unreduced_metric(run, ranks[0])):
+        if not any(_collectives(run, ranks)) and (metric := _unreduced_metric(run, ranks[0])):
             event, number = metric
             text = f"rank 0 prints {number}, which covers only its own share of the validation data: "
             return wrong(f"{text}nothing was reduced", event["frames"], "S20", REDUCE)
@@ -108,10 +106,10 @@ def _mean_of_means(run: AuditedRun, ranks):
     Returns the event of rank 0, or None.
     """
     sizes = [_size(share) for share in ranks.values()]
-    sent = []
-    for rank, share in ranks.items():
-        events = run.audits[rank].between(share["at"], run.audits[rank].next_backward(share["end"]), "collective")
-        sent.append([event for event in events if event["values"] and not event["on_gradients"]])
+    sent = [
+        [event for event in events if event["values"] and not event["on_gradients"]]
+        for events in _collectives(run, ranks)
+    ]
     columns = [  # for each number that is sent: the event of rank 0, and that number of every rank
         (row[0], column)
         for row in zip(*sent, strict=False)

@@ -130,7 +130,8 @@ def _exited_with_a_code(facts: Facts) -> Explanation | None:
         return None
     code, line = next(iter(exited.values()))
     ranks = tuple(sorted(exited))
-    sentence = f"{who(ranks)} left with exit code {code}, and no error of its own is in this log"
+    owner = "its" if len(ranks) == 1 else "their"
+    sentence = f"{who(ranks)} left with exit code {code}, and no error of {owner} own is in this log"
     return Explanation(BY_NAME["left with an exit code"], ranks, sentence, line, quote=line.text.strip())
 
 

@@ -105,7 +105,8 @@ def lost_contact(facts: Facts) -> Explanation | None:
         explanation.cannot_know.append(f"what {who(missing)} did instead")
     else:
         explanation.message = BY_NAME["left early"] if "timeout" not in name else first.message
-        explanation.sentence += f"; {who(missing)} printed no error, and is not among the ranks that failed"
+        is_not = "is not" if len(missing) == 1 else "are not"
+        explanation.sentence += f"; {who(missing)} printed no error, and {is_not} among the ranks that failed"
         explanation.cannot_know.append(
             f"how {who(missing)} ended: torchrun does not report a rank that left with exit code 0"
         )
