@@ -207,7 +207,7 @@ def test_how_ranks_of_a_stopped_torchrun_ended_is_inferred():
     """It reports nothing: a traceback is a failure, waiting at its last barrier a good end; others were stopped."""
     report = job.infer_report(["Received 15 death signal, shutting down workers"], [2, 3], {3: 0.1})
     assert (
-        report.codes == {2: -15, 3: 1} and report.failed == {3} and report.told_to_stop == {2} and not report.left_early
+        report.codes == {2: -15, 3: 1} and report.failed == {3} and report.got_sigterm == {2} and not report.left_early
     )
     waited = job.infer_report(["  in _exit_barrier"], [2], {})
     assert waited.codes == {2: 0} and waited.left_early == [2]

@@ -197,7 +197,7 @@ def _judge(run, output, cut_off):
             node_report = infer_report(lines, ranks.values(), output.first_traceback)
         report.codes |= node_report.codes
         report.failed |= node_report.failed
-        report.told_to_stop |= node_report.told_to_stop
+        report.got_sigterm |= node_report.got_sigterm
         report.left_early += node_report.left_early
     run.exit_codes = dict(sorted(report.codes.items()))
     report.codes = run.exit_codes
@@ -222,8 +222,8 @@ def infer_report(lines, ranks, first_traceback):
     if not any("_exit_barrier" in line for line in lines):
         codes = {rank: 1 if rank in first_traceback else -signal.SIGTERM for rank in ranks}
     failed = {rank for rank, code in codes.items() if code == 1}
-    told_to_stop = {rank for rank, code in codes.items() if code < 0}
-    return Report(codes, failed, told_to_stop, [rank for rank, code in codes.items() if code == 0])
+    got_sigterm = {rank for rank, code in codes.items() if code < 0}
+    return Report(codes, failed, got_sigterm, [rank for rank, code in codes.items() if code == 0])
 
 
 def _cut_cables(cut_off):

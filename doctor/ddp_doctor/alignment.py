@@ -49,16 +49,16 @@ def differences(histories: Mapping[int, History], members: Mapping[str, tuple[in
         ranks = [rank for rank in members.get(group, users) if rank in histories]
         lists = _from_a_common_start(
             {rank: histories[rank].collectives.get(group, ()) for rank in ranks},
-            all(histories[rank].whole for rank in ranks),
+            all(histories[rank].complete for rank in ranks),
         )
         if len(lists) > 1 and (difference := _first_difference(group, lists)):
             first_differences.append(difference)
     return first_differences
 
 
-def _from_a_common_start(lists, whole):
-    """The lists, cut to begin at the first number that all have; as they are if `whole`, or if one is empty."""
-    if whole or not all(lists.values()):
+def _from_a_common_start(lists, complete):
+    """The lists, cut to begin at the first number that all have; as they are if `complete`, or if one is empty."""
+    if complete or not all(lists.values()):
         return lists
     first = max(collectives[0].number for collectives in lists.values())
     return {rank: tuple(each for each in started if each.number >= first) for rank, started in lists.items()}

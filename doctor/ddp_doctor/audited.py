@@ -42,16 +42,16 @@ class Audit:
 class AuditedRun:
     """An audited run.
 
-    audits   rank -> its audit
-    whole    whether every rank came to the end of the script
-    cores    the cores that the machine has for it
-    second   the run of the same script, started again with the files of this one's checkpoint
-    not_set_back   why the second run could not start on files of a checkpoint in the middle of this one; None if it did
-    single   the run of the same script on one process, or the reason why there is none
+    audits        rank -> its audit
+    complete      whether every rank came to the end of the script
+    cores         the cores that the machine has for it
+    second        the run of the same script, started again with the files of this one's checkpoint
+    not_set_back  why the second run could not start on a checkpoint of the middle of this one; None if it did
+    single        the run of the same script on one process, or the reason why there is none
     """
 
     audits: dict[int, Audit]
-    whole: bool = True
+    complete: bool = True
     cores: int = 1
     second: "AuditedRun | None" = None
     not_set_back: str | None = None

@@ -68,7 +68,7 @@ def check(script, arguments, nproc: int, seconds: float = 120.0, once: bool = Fa
 
 def _on_one_process(script, arguments, seconds: float, first: AuditedRun, copies: Path) -> AuditedRun | str:
     """An audited run on the files as they were before the first run; or in words, why there is none."""
-    if first.world == 1 or not first.whole or not first.data_parallel or not steps_by_optimizer(first):
+    if first.world == 1 or not first.complete or not first.data_parallel or not steps_by_optimizer(first):
         return "no gradients are averaged, or the first run was cut off"
     moved = put_aside(first, copies / "first")
     if isinstance(moved, str):
@@ -79,7 +79,7 @@ def _on_one_process(script, arguments, seconds: float, first: AuditedRun, copies
         put_aside(single, copies / "single")
     finally:
         bring_back(moved)
-    return single if single.whole else "on one process the script did not come to its end"
+    return single if single.complete else "on one process the script did not come to its end"
 
 
 def _audited_run(
@@ -99,7 +99,9 @@ def _audited_run(
 
 
 def _notes(run: AuditedRun) -> tuple[str, ...]:
-    notes = [] if run.whole else ["The run was cut off at its time limit: what comes later was not seen (--seconds)."]
+    notes = (
+        [] if run.complete else ["The run was cut off at its time limit: what comes later was not seen (--seconds)."]
+    )
     failures = {event["text"] for audit in run.audits.values() for event in audit.of("audit failed")}
     return (*notes, *(f"The audit inside a rank gave up on one thing: {text}" for text in sorted(failures)))
 

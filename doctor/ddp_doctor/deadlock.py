@@ -60,7 +60,7 @@ def _counterpart(rank: Rank, peer: Rank, collective: Collective) -> Collective |
     not enough: gloo also counts point-to-point messages, which differ by rank.
     """
     of_rank, of_peer = (each.history.collectives.get(collective.group, ()) for each in (rank, peer))
-    if rank.history.whole and peer.history.whole:
+    if rank.history.complete and peer.history.complete:
         position = of_rank.index(collective)
         return of_peer[position] if position < len(of_peer) else None
     return next((each for each in of_peer if each.number == collective.number), None)

@@ -7,7 +7,7 @@ symptom; any other is a cause.
 from ddp_doctor.ended import after_the_end, by_error
 from ddp_doctor.job import Job, Rank
 from ddp_doctor.mismatch import collective_mismatch
-from ddp_doctor.still import never_met, none_works, stopped, waits_for_another
+from ddp_doctor.stalled import never_met, none_works, stopped, waits_for_another
 from ddp_doctor.verdict import Verdict, stands
 
 

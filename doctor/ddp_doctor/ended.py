@@ -11,7 +11,7 @@ from ddp_doctor.history import Collective, History, user_frames, with_call
 from ddp_doctor.job import Job, Rank
 from ddp_doctor.launch.first_failure import STOPPED
 from ddp_doctor.mismatch import collective_mismatch
-from ddp_doctor.still import roots_differ
+from ddp_doctor.stalled import roots_differ
 from ddp_doctor.verdict import CURES, Verdict, error_at, never_came, only_lost_contact, stands
 
 EXPECTED_SIGNALS = (signal.SIGABRT, signal.SIGTERM)  # of ranks that gloo or a C++ error aborts, or torchrun ends

@@ -91,13 +91,13 @@ class History:
     collectives   group -> its collectives, in the order in which they were started
     groups   group -> its ranks, as far as the dump says so
     newest   the last started collective of all groups
-    whole    whether it goes back to the first collective: torch's recorder keeps a limited number of entries
+    complete whether it goes back to the first collective: torch's recorder keeps a limited number of entries
     """
 
     collectives: dict[str, tuple[Collective, ...]] = field(default_factory=dict)
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     newest: Collective | None = None
-    whole: bool = True
+    complete: bool = True
 
 
 def with_call(history: History, call: Collective) -> History:
@@ -166,7 +166,7 @@ def parse(dump: dict) -> History:
         if config.get("name") and config.get("ranks")
     }
     by_group = {group: tuple(started) for group, started in collectives.items()}
-    return History(by_group, groups, newest, whole=not entries or entries[0]["record_id"] == 0)
+    return History(by_group, groups, newest, complete=not entries or entries[0]["record_id"] == 0)
 
 
 def _name(entry) -> str:

@@ -16,7 +16,7 @@ def take_copies(audits: Path, into: Path) -> None:
 def checkpoint_step(run: AuditedRun) -> int | None:
     """After how many steps the files were copied; None if never, or not alike on the ranks, or the run was cut off."""
     steps = {event["steps"] for events in run.of("snapshot").values() for event in events}
-    return steps.pop() if len(steps) == 1 and run.whole else None
+    return steps.pop() if len(steps) == 1 and run.complete else None
 
 
 def put_aside(run: AuditedRun, into: Path) -> dict[str, Path] | str:
@@ -53,7 +53,7 @@ def set_back(run: AuditedRun, copies: Path) -> str | None:
     copies: the folder that `take_copies` has filled. Returns None, or in words, why nothing was done.
     """
     if checkpoint_step(run) is None:
-        return "the first run saved nothing with torch.save between two steps" if run.whole else "it was cut off"
+        return "the first run saved nothing with torch.save between two steps" if run.complete else "it was cut off"
     plans = []
     for audit in run.audits.values():
         snapshot, written = (next(iter(audit.of(kind)), None) for kind in ("snapshot", "written"))

@@ -43,7 +43,7 @@ def examine(case: Case) -> list[Finding]:
         (folder / "alone").mkdir()
         first = _audited(case, folder / "first", folder / "out")
         single = _audited(case, folder / "single", folder / "alone", nproc=1)
-        first.single = single if single.whole else "on one process the script did not come to its end"
+        first.single = single if single.complete else "on one process the script did not come to its end"
         if case.runs == "2":
             take_copies(folder / "first", folder)
             first.not_set_back = set_back(first, folder)

@@ -70,7 +70,7 @@ def test_torchfrtrace_reads_the_same_collectives(recorded, tmp_path, monkeypatch
     assert "internal record id: 2" in caplog.text and "missing ranks: {1}" in caplog.text  # it blames the last one
     histories = [history.read(file) for file in files]
     for rank, own_history in enumerate(histories):
-        assert own_history.groups == {"0": (0, 1)} and own_history.whole
+        assert own_history.groups == {"0": (0, 1)} and own_history.complete
         calls = [call for call in database.ncclcalls if call.global_rank == rank]
         assert [call.collective_type for call in calls] == [
             f"nccl:{collective.name}" for collective in own_history.collectives["0"]
@@ -112,7 +112,7 @@ def test_names_and_messages_of_nccl(recorded, tmp_path):
 
 
 def test_a_dump_without_its_first_entries_is_not_whole(recorded):
-    assert not history.parse(as_nccl(recorded[0]) | {"entries": [entry(recorded, 5)]}).whole
+    assert not history.parse(as_nccl(recorded[0]) | {"entries": [entry(recorded, 5)]}).complete
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"entries": [1]}', pickle.dumps(7), pickle.dumps(print)])

@@ -109,7 +109,7 @@ def test_nothing_happens_without_a_checkpoint_between_two_steps(run):
     assert checkpoint_step(audited_run) is None
     assert "between two steps" in set_back(audited_run, out.parent / "copies")
     assert (out / "end.pt").exists()
-    cut = AuditedRun(audited_run.audits, whole=False)
+    cut = AuditedRun(audited_run.audits, complete=False)
     assert set_back(cut, out.parent / "copies") == "it was cut off"
 
 

@@ -7,7 +7,7 @@ from ddp_doctor.checks.finding import Finding, note, ok, require, wrong
 def clean_exit(run: AuditedRun) -> Finding:
     begin = run.first("group begins")
     require(begin is not None, "the script made no process group")
-    require(run.whole, "the script did not come to its end")
+    require(run.complete, "the script did not come to its end")
     left = [rank for rank, audit in run.audits.items() if audit.of("group begins") and not audit.of("group ends")]
     if not left:
         return ok("destroyed on every rank")

@@ -18,7 +18,7 @@ CURE = (
 def resume(first: AuditedRun) -> Finding:
     second = first.second
     require(second is not None, "the script ran only once")
-    require(second.whole, "the second run did not come to its end")
+    require(second.complete, "the second run did not come to its end")
     steps, resumed_steps = _steps(first), _steps(second)
     require(first.first("save"), "the first run saved nothing with torch.save")
     loaded = loads(first, second)

@@ -37,7 +37,7 @@ def _epochs(run: AuditedRun, trains: bool):
             by_loader.setdefault(begin["loader"], {}).setdefault(begin["epoch"], {})[rank] = begin | {
                 "indices": [i for event in events if event["event"] == "indices" for i in event["indices"]],
                 "samples": None if None in samples else list(itertools.chain.from_iterable(samples)),
-                "whole": any(event["event"] == "exhausted" for event in events),
+                "complete": any(event["event"] == "exhausted" for event in events),
                 "end": batches[-1]["at"],
                 "distinctive": all(batch["distinctive"] for batch in batches),
             }
@@ -68,7 +68,7 @@ def own_samples(run: AuditedRun) -> Finding:
         if varied and all(rank_samples[:shortest] == samples[0][:shortest] for rank_samples in samples):
             text = "every rank reads the same samples in the same order: their mean gradient is that of one rank"
             return wrong(text, epoch["frames"], "S4", cure)
-        if not all(rank_epoch["whole"] for rank_epoch in by_rank):
+        if not all(rank_epoch["complete"] for rank_epoch in by_rank):
             continue
         common = len(set.intersection(*unique))
         if varied and shortest > FEW and common > 0.9 * min(map(len, unique)):

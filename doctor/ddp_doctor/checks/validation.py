@@ -23,7 +23,7 @@ def validation(run: AuditedRun) -> Finding:
         # Without a DistributedSampler each rank may have a data set of its own, so an index does not name a sample.
         distributed = all(epoch["distributed"] for epoch in by_rank)
         read = [epoch["indices"] if distributed else epoch["samples"] for epoch in by_rank]
-        if not all(read) or not all(epoch["whole"] for epoch in by_rank):
+        if not all(read) or not all(epoch["complete"] for epoch in by_rank):
             undecided = "not read to the end, or its samples cannot be compared"
             continue
         unique = [set(samples) for samples in read]

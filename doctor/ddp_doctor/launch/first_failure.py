@@ -43,7 +43,7 @@ class Report:
 
     codes: dict[int, int]  # exit codes, 0 of ranks that are not in the log
     failed: set[int] = field(default_factory=set)
-    told_to_stop: set[int] = field(default_factory=set)  # torchrun sent them SIGTERM
+    got_sigterm: set[int] = field(default_factory=set)  # from torchrun
     left_early: list[int] = field(default_factory=list)  # with exit code 0, while others were still working
 
 
@@ -70,7 +70,7 @@ def blame(report, lines, errors, when, name="rank {}".format):
 
     lines, errors, when   as in first_failure
     """
-    codes, told_to_stop, left_early = report.codes, report.told_to_stop, report.left_early
+    codes, got_sigterm, left_early = report.codes, report.got_sigterm, report.left_early
     if set(codes.values()) == {STOPPED}:
         first = min(codes)
         text = f"the run stopped before its end: every rank ended with exit code {STOPPED}"
@@ -78,10 +78,10 @@ def blame(report, lines, errors, when, name="rank {}".format):
     errors_of = {rank: first_error(without_prefixes(errors.get(rank, []))) for rank in codes}
     # A rank can need so long to exit after its traceback that torchrun ends it, and then names it a bystander.
     raised = {rank for rank in codes if rank in when and errors[rank][-1:] == lines[rank][-1:]}
-    failed = [rank for rank in codes if codes[rank] != 0 and (rank not in told_to_stop or rank in raised)]
+    failed = [rank for rank in codes if codes[rank] != 0 and (rank not in got_sigterm or rank in raised)]
     # SIGKILL, SIGSEGV and the like are no consequence of a peer's end; SIGABRT and SIGTERM can be.
     killed = {rank for rank in failed if codes[rank] < 0 and -codes[rank] not in (signal.SIGABRT, signal.SIGTERM)}
-    killed -= told_to_stop
+    killed -= got_sigterm
     failed.sort(key=lambda rank: (rank not in killed, not errors_of[rank], when.get(rank, float("inf")), rank))
     victims = [rank for rank in failed if rank not in killed and is_symptom(errors_of[rank])]
     culprits = [rank for rank in failed if rank not in victims]
@@ -92,7 +92,7 @@ def blame(report, lines, errors, when, name="rank {}".format):
         text += " left with exit code 0 while others were still working"
     elif first in victims:
         text = f"{name(first)} lost contact with the others"
-    elif first in told_to_stop or (codes[first] == -signal.SIGABRT and first in raised):
+    elif first in got_sigterm or (codes[first] == -signal.SIGABRT and first in raised):
         text = f"{name(first)} failed"  # how it ended is not why: gloo can abort a process that ends with an error
     else:
         text = f"{name(first)} {_ending(codes[first])}"
@@ -100,7 +100,7 @@ def blame(report, lines, errors, when, name="rank {}".format):
     for rank in codes:
         if rank != first and rank in victims:
             text += f"\n{name(rank)} lost contact: {shortened(errors_of[rank], 200)}"
-        elif not culprits and rank in told_to_stop and rank not in failed:
+        elif not culprits and rank in got_sigterm and rank not in failed:
             text += f"\n{name(rank)} was still running and was ended by torchrun"
     return Failure(first, codes[first], text)
 
@@ -113,12 +113,12 @@ def torchruns_report(launcher_lines, ranks):
     last_attempt = log.split("failed (exitcode:")[-2:][0]  # that line is the last one about an attempt
     closed = {int(pid) for pid in re.findall(r"Sending process (\d+) closing signal", last_attempt)}
     codes = {rank: reported.get(rank, (0, 0))[0] for rank in ranks.values()}
-    told_to_stop = {rank for rank, (_, pid) in reported.items() if pid in closed}
+    got_sigterm = {rank for rank, (_, pid) in reported.items() if pid in closed}
     # torchrun logs each process that it sends SIGTERM to; one that has ended gets none. So a rank with exit code 0
     # was gone before, unless it is one of the processes that got a SIGTERM and are not in the report.
     other_closed = closed - {pid for _, pid in reported.values()}
     left_early = [rank for rank, code in codes.items() if code == 0 and not other_closed]
-    return Report(codes, set(reported), told_to_stop, left_early)
+    return Report(codes, set(reported), got_sigterm, left_early)
 
 
 def launcher_text(exit_code, launcher_lines):
