@@ -171,7 +171,7 @@ def _innermost_loop(file: str, line: int) -> tuple[int, int]:
 
 
 def _stays_in_the_call(stack, earlier, level):
-    """Has `stack` the same call at `level` as `earlier`, and does it go on in a loop that `earlier` was in below it?
+    """Does `stack` make the same call at `level` as `earlier`, and is it, below that, in a loop that `earlier` was in?
 
     Stacks of (file, line), outermost first.
     """

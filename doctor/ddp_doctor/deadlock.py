@@ -8,7 +8,7 @@ from ddp_doctor.job import Job, Rank
 def cannot_end(job: Job) -> bool:
     """Is it proved that a job in which nothing moves is a deadlock?
 
-    Not if a rank may go on by itself, or if all are in one collective: a GPU can need long for it.
+    Not if a rank may continue by itself, or if all are in one collective: a GPU can need long for it.
     """
     if len(job.ranks) < job.world_size or not all(rank.state in ("waiting", "ended") for rank in job.ranks.values()):
         return False
@@ -18,12 +18,12 @@ def cannot_end(job: Job) -> bool:
         return True
     if not all(rank.pending() for rank in waiting.values()):
         return _stacks_prove_it(running, waiting)
-    can_go_on = set(running) - set(waiting)
+    can_continue = set(running) - set(waiting)
     while True:
-        more = {number for number in waiting if number not in can_go_on and _can_finish(job, number, can_go_on)}
+        more = {number for number in waiting if number not in can_continue and _can_finish(job, number, can_continue)}
         if not more:
-            return bool(set(waiting) - can_go_on)
-        can_go_on |= more
+            return bool(set(waiting) - can_continue)
+        can_continue |= more
 
 
 def _stacks_prove_it(running: dict[int, Rank], waiting: dict[int, Rank]) -> bool:
@@ -37,8 +37,8 @@ def _stacks_prove_it(running: dict[int, Rank], waiting: dict[int, Rank]) -> bool
     return len(calls) > 1 or all(rank.call() in ("recv", "irecv", "init_process_group") for rank in waiting.values())
 
 
-def _can_finish(job: Job, number: int, can_go_on: set[int]) -> bool:
-    """Has each member of the rank's oldest pending collective started the same one, or can it still go on to it?"""
+def _can_finish(job: Job, number: int, can_continue: set[int]) -> bool:
+    """Has each member of the rank's oldest pending collective started the same one, or can it still reach it?"""
     rank = job.ranks[number]
     collective = min(rank.pending(), key=lambda each: each.number)
     for member in rank.history.groups.get(collective.group, tuple(job.ranks)):
@@ -46,7 +46,7 @@ def _can_finish(job: Job, number: int, can_go_on: set[int]) -> bool:
             continue
         counterpart = _counterpart(rank, job.ranks[member], collective)
         if counterpart is None:
-            if member not in can_go_on:
+            if member not in can_continue:
                 return False
         elif key(counterpart, with_lines=False) != key(collective, with_lines=False):
             return False

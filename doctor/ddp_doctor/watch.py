@@ -27,8 +27,8 @@ from ddp_doctor.launch.supervised import Run, supervised, supervised_environment
 
 INSIDE = Path(__file__).with_name("inside")  # the folder with sitecustomize.py
 LOOK = 0.5  # seconds between two looks at the processes
-NAP = 2.0  # seconds: a loop that polls sleeps no longer than this, again and again
-LONG_SLEEP = 20.0  # seconds: a rank in a shorter sleep goes on by itself, and one in a longer sleep stands still
+SHORT_SLEEP = 2.0  # seconds: a loop that polls sleeps no longer than this, again and again
+LONG_SLEEP = 20.0  # seconds: a rank in a shorter sleep may continue by itself, and one in a longer sleep stands still
 FIRST_NOTICE = 30.0  # seconds without progress until a notice is printed; each later one after twice as many
 RANK_MEMORY = 100e6  # bytes that a process with torch needs at least
 
@@ -131,7 +131,7 @@ class Watch:
         self.progress, self.progress_time = None, time.monotonic()  # see quiet
         self.still_since: float | None = None
         self.next_notice, self.reported, self.next_report = FIRST_NOTICE, "", 0.0
-        self.ends_of_naps: set[float] = set()  # those seen since the last progress
+        self.wake_times: set[float] = set()  # of short sleeps since the last progress
 
     def quiet(self) -> float:
         """Seconds since the last progress: a collective, a printed line, a rank that started or ended."""
@@ -154,7 +154,7 @@ class Watch:
         self._look_at_all("still")
         all_ranks = self.job.ranks.values()
         works = any(rank.works() for rank in all_ranks)
-        if works or all(rank.state == "ended" for rank in all_ranks) or self._goes_on_after_a_sleep():
+        if works or all(rank.state == "ended" for rank in all_ranks) or self._wakes_by_itself():
             self.still_since, self.next_stacks = None, now + 1
             self._notice_long_wait()
             return False
@@ -173,7 +173,7 @@ class Watch:
         progress = (records.progress(self.folder), lines, sorted(self.processes))
         if progress != self.progress:
             self.progress, self.progress_time, self.next_notice, self.still_since = progress, now, FIRST_NOTICE, None
-            self.ends_of_naps.clear()
+            self.wake_times.clear()
 
     def _report(self, now: float) -> None:
         """Reports a verdict other than the last reported one, at most once in 2 * `idle` seconds; else prints a notice.
@@ -213,20 +213,20 @@ class Watch:
             self.next_notice = 2 * self.quiet()
             print(f"doctor: {long_wait(waiting[0], working[0], self.quiet())}", flush=True)
 
-    def _goes_on_after_a_sleep(self) -> bool:
-        """Is a rank in a sleep after which it may go on by itself? Adds to `ends_of_naps`.
+    def _wakes_by_itself(self) -> bool:
+        """Is a rank in a sleep after which it may continue? Adds to `wake_times`.
 
-        With more than NAP and at most LONG_SLEEP seconds left: yes. With more: no.
-        A nap, with at most NAP seconds left, is one of many in a loop that polls, or the end of a longer sleep. Only a
-        loop shows several ends, so: yes, until three different ends were seen since the last progress.
-        On systems other than Linux no end is ever known, and a nap counts as polling: no.
+        Yes with more than SHORT_SLEEP and at most LONG_SLEEP seconds left, no with more.
+        A shorter sleep is one of many in a loop that polls, or the end of a longer one. Only a loop has several wake
+        times, so: yes, until there are three different ones since the last progress.
+        On systems other than Linux no wake time is known, and a short sleep counts as polling: no.
         """
         all_ranks = self.job.ranks.values()
-        if any(NAP < (rank.sleeps or 0.0) <= LONG_SLEEP for rank in all_ranks):
+        if any(SHORT_SLEEP < (rank.sleeps or 0.0) <= LONG_SLEEP for rank in all_ranks):
             return True
-        napping = [rank for rank in all_ranks if (rank.sleeps or 0.0) <= NAP and _calls_sleep(rank)]
-        self.ends_of_naps |= {round(time.monotonic() + rank.sleeps, 1) for rank in napping if rank.sleeps}
-        return bool(napping) and sys.platform == "linux" and len(self.ends_of_naps) < 3
+        in_short_sleep = [rank for rank in all_ranks if (rank.sleeps or 0.0) <= SHORT_SLEEP and _calls_sleep(rank)]
+        self.wake_times |= {round(time.monotonic() + rank.sleeps, 1) for rank in in_short_sleep if rank.sleeps}
+        return bool(in_short_sleep) and sys.platform == "linux" and len(self.wake_times) < 3
 
     def _find_processes(self, now: float) -> None:
         """Drops processes that have ended, and once a second looks for ranks that are missing."""

@@ -1,4 +1,4 @@
-"""How the doctor speaks of ranks, collectives and lines."""
+"""Words for ranks, collectives, lines and conditions, of which the doctor makes its sentences."""
 
 import os
 import re

@@ -9,6 +9,7 @@ from ddp_doctor.checks.finding import Finding, ok, require, unknown, wrong
 
 FEW = 7  # samples: fewer may come in the same order twice by chance
 NOT_DATA_PARALLEL = "the ranks do not train one model together, as far as is seen"
+OWN_SHARE = "Give the DataLoader a DistributedSampler, or each rank its own share: data[rank::world_size]."
 AUGMENTS = re.compile(r"augm|nois|crop|flip|jitter|mix|cutout|transform|mask|corrupt|rotat|eras|shift|scale", re.I)
 
 
@@ -54,58 +55,68 @@ def epoch_list(run: AuditedRun, trains: bool):
 
 def own_samples(run: AuditedRun) -> Finding:
     require(run.data_parallel, NOT_DATA_PARALLEL)
-    cure = "Give the DataLoader a DistributedSampler, or each rank its own share: data[rank::world_size]."
-    epochs, disjoint, which = epoch_list(run, trains=True), False, ""
-    for ranks in epochs:
-        by_rank = list(ranks.values())
-        epoch = by_rank[0]
-        samples = [rank_epoch["samples"] for rank_epoch in by_rank]
-        if None in samples:
-            continue
-        unique = [set(rank_samples) for rank_samples in samples]
-        shortest = min(map(len, samples))
-        varied = min(map(len, unique)) > max(3, shortest // 2)
-        if varied and all(rank_samples[:shortest] == samples[0][:shortest] for rank_samples in samples):
-            text = "every rank reads the same samples in the same order: their mean gradient is that of one rank"
-            return wrong(text, epoch["frames"], "S4", cure)
-        if not all(rank_epoch["complete"] for rank_epoch in by_rank):
-            continue
-        common = len(set.intersection(*unique))
-        if varied and shortest > FEW and common > 0.9 * min(map(len, unique)):
-            text = f"every rank reads all {common} samples in each epoch"
-            return wrong(text, epoch["frames"], "S4", cure)
-        if epoch["distributed"]:
-            indices = [i for rank_epoch in by_rank for i in rank_epoch["indices"]]
-            repeated = len(indices) - len(set(indices))
-            if repeated > run.world * (epoch["batch_size"] or 1):
-                unread = epoch["size"] - len(set(indices))
-                text = f"{repeated} samples are read by more than one rank, and {unread} of {epoch['size']} by none"
-                cure = "Give all ranks the same seed, epoch and num_replicas, and each its own rank."
-                return wrong(text, epoch["frames"], "S4", cure)
-        shared = sum(map(len, unique)) - len(set.union(*unique))
-        all_unique = all(len(a) == len(b) for a, b in zip(samples, unique, strict=True))
-        distinctive = all(rank_epoch["distinctive"] for rank_epoch in by_rank)
-        if shared and all_unique and distinctive and not epoch["distributed"]:
-            return _overlap(shared, epoch["frames"])
-        if not shared or epoch["distributed"]:
-            disjoint = True
-        which = which or f"{sum(map(len, samples))} samples in the first epoch, "
+    epochs = [list(ranks.values()) for ranks in epoch_list(run, trains=True)]
+    for by_rank in epochs:
+        if finding := _same_samples(by_rank):
+            return finding
     if frames := _same_inputs(run):
         text = "every rank calls the model with the same batch, each time: their mean gradient is that of one rank"
-        return wrong(text, frames, "S4", cure)
+        return wrong(text, frames, "S4", OWN_SHARE)
     calls = _training_calls(run)
     passes = [_first_pass(rank_calls) for rank_calls in calls]
+    complete = [by_rank for by_rank in epochs if all(epoch["complete"] and epoch["samples"] for epoch in by_rank)]
+    if any(
+        by_rank[0]["distributed"] or not _count_shared([epoch["samples"] for epoch in by_rank]) for by_rank in complete
+    ):
+        count = sum(len(epoch["samples"]) for epoch in complete[0])
+        return ok(f"{count} samples in the first epoch, none read by two ranks")
     if not epochs and all(passes):
-        shared = sum(map(len, passes)) - len(set.union(*map(set, passes)))
+        shared = _count_shared(passes)
         if shared and _are_shards(passes, calls, shared, run.single):
             return _overlap(shared, calls[0][0]["frames"])
         passes_end = all(len(a) < len(_samples(rank_calls)) for a, rank_calls in zip(passes, calls, strict=True))
-        disjoint = not shared and passes_end
-    if disjoint:
-        return ok(f"{which or 'in a whole pass over the data '}none read by two ranks")
+        if not shared and passes_end:
+            return ok("in a whole pass over the data none read by two ranks")
     if any(call["inputs"] is not None for rank_calls in calls for call in rank_calls):
         return unknown("the batches differ; whether the ranks' shares overlap is not known")
     return unknown("what the model was called with is not known")
+
+
+def _same_samples(by_rank: list[dict]) -> Finding | None:
+    """A finding if the ranks read the same samples in this epoch, or shares that overlap."""
+    epoch, samples = by_rank[0], [rank_epoch["samples"] for rank_epoch in by_rank]
+    if None in samples:
+        return None
+    unique = [set(rank_samples) for rank_samples in samples]
+    shortest = min(map(len, samples))
+    varied = min(map(len, unique)) > max(3, shortest // 2)
+    if varied and all(rank_samples[:shortest] == samples[0][:shortest] for rank_samples in samples):
+        text = "every rank reads the same samples in the same order: their mean gradient is that of one rank"
+        return wrong(text, epoch["frames"], "S4", OWN_SHARE)
+    if not all(rank_epoch["complete"] for rank_epoch in by_rank):
+        return None
+    common = len(set.intersection(*unique))
+    if varied and shortest > FEW and common > 0.9 * min(map(len, unique)):
+        return wrong(f"every rank reads all {common} samples in each epoch", epoch["frames"], "S4", OWN_SHARE)
+    if epoch["distributed"]:
+        indices = [i for rank_epoch in by_rank for i in rank_epoch["indices"]]
+        repeated = len(indices) - len(set(indices))
+        if repeated > len(by_rank) * (epoch["batch_size"] or 1):
+            unread = epoch["size"] - len(set(indices))
+            text = f"{repeated} samples are read by more than one rank, and {unread} of {epoch['size']} by none"
+            cure = "Give all ranks the same seed, epoch and num_replicas, and each its own rank."
+            return wrong(text, epoch["frames"], "S4", cure)
+        return None
+    all_unique = all(len(a) == len(b) for a, b in zip(samples, unique, strict=True))
+    distinctive = all(rank_epoch["distinctive"] for rank_epoch in by_rank)
+    shared = _count_shared(samples)
+    return _overlap(shared, epoch["frames"]) if shared and all_unique and distinctive else None
+
+
+def _count_shared(samples: list[list[int]]) -> int:
+    """How many samples are read by more than one rank, counted once for each rank but one."""
+    unique = [set(rank_samples) for rank_samples in samples]
+    return sum(map(len, unique)) - len(set.union(*unique))
 
 
 def _overlap(count: int, frames) -> Finding:

@@ -102,7 +102,7 @@ def _killed(facts: Facts) -> Explanation | None:
     sentence = sentence.replace(" was ", " were ") if len(ranks) > 1 else sentence
     unknown = [] if ranks else ["which rank it was"]
     message = BY_NAME[{-9: "killed", -7: "loader worker killed"}.get(code, "crashed")]
-    return Explanation(message, ranks, sentence, line, quote=line.text.strip(), cannot_know=unknown)
+    return Explanation(message, ranks, sentence, line, cannot_know=unknown)
 
 
 def _named_by_a_message(facts: Facts) -> Explanation | None:
@@ -132,7 +132,7 @@ def _exited_with_a_code(facts: Facts) -> Explanation | None:
     ranks = tuple(sorted(exited))
     owner = "its" if len(ranks) == 1 else "their"
     sentence = f"{who(ranks)} left with exit code {code}, and no error of {owner} own is in this log"
-    return Explanation(BY_NAME["left with an exit code"], ranks, sentence, line, quote=line.text.strip())
+    return Explanation(BY_NAME["left with an exit code"], ranks, sentence, line)
 
 
 def _network(facts: Facts) -> Explanation | None:
@@ -157,7 +157,7 @@ def _launcher_report(facts: Facts) -> Explanation | None:
     listed = ", ".join(f"rank {rank}: {code}" for rank, code in list(codes.items())[:8])
     if codes and set(codes.values()) <= {-15, -2}:
         message = BY_NAME["stopped from outside"]
-        return Explanation(message, (), f"the ranks were ended by a signal ({listed})", line, quote=line.text.strip())
+        return Explanation(message, (), f"the ranks were ended by a signal ({listed})", line)
     sentence = f"a process failed{f' (exit codes: {listed})' if listed else ''}, and its error is not in this log"
     unknown = "where it began, and why"
     if facts.noticed_first is not None:
@@ -166,7 +166,7 @@ def _launcher_report(facts: Facts) -> Explanation | None:
             "rank that left with exit code 0"
         )
     message = BY_NAME["no error text"]
-    return Explanation(message, (), sentence, line, quote=line.text.strip(), cannot_know=[unknown])
+    return Explanation(message, (), sentence, line, cannot_know=[unknown])
 
 
 def _warning(facts: Facts) -> Explanation | None:

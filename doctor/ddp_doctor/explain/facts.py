@@ -67,7 +67,7 @@ class Explanation:
 
     message      the first failure; None if there is none
     ranks        that are to blame for it: () if none is, or if the log cannot tell
-    line, quote  of the log, on which the explanation is based
+    line, quote  of the log, on which the explanation is based; quote: "" if it is the whole line
     roles        rank -> what it did; some ranks that are to blame are in it, too
     cannot_know  what the log does not tell
     """

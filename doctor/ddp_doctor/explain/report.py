@@ -53,7 +53,7 @@ def as_json(explanation: Explanation, facts: Facts) -> dict:
         "what_to_do": message.first_step if message else "",
         "log": line.log.name if line else None,
         "log_line": line.number if line else None,
-        "quote": explanation.quote,
+        "quote": explanation.quote or (line.text.strip() if line else ""),
         "file": frame and frame[0],
         "line": frame and frame[1],
         "other_ranks": {str(rank): text for rank, text in sorted(explanation.roles.items())},

@@ -14,7 +14,7 @@ def nccl_waits(facts: Facts) -> Explanation | None:
     if not waits:
         return None
     first = min(waits.values(), key=lambda wait: (wait.line.time or 0, wait.line.number))
-    explanation = Explanation(BY_NAME["NCCL: timeout"], (), "", first.line, quote=first.line.text.strip())
+    explanation = Explanation(BY_NAME["NCCL: timeout"], (), "", first.line)
     for rank, wait in waits.items():
         progress = f", had started {wait.enqueued} and finished {wait.completed}" if wait.enqueued is not None else ""
         explanation.roles[rank] = f"waited {wait.seconds:.0f} s in {wait.operation} {wait.number}{progress}"
