@@ -114,18 +114,23 @@ class Recorder:
 
     def watch(self):
         """The thread: looks until the process ends, or a look fails."""
-        while not self.stopping.wait(POLL):
-            try:
-                self.look()
-            except Exception as error:  # no error of the recorder may reach the script
-                self.event("recorder failed", text=repr(error))
-                return
+        while not self.stopping.wait(POLL) and self.look():
+            pass
 
     def look(self, last=False):
-        """Installs the hooks for what the script has imported; writes status and history if they have changed.
+        """Takes a look; returns whether it succeeded: no error of the recorder may reach the script.
 
         last: the process is about to end.
         """
+        try:
+            self._look(last)
+            return True
+        except Exception as error:
+            self.event("recorder failed", text=repr(error))
+            return False
+
+    def _look(self, last):
+        """Installs the hooks for what the script has imported; writes status and history if they have changed."""
         if self.calls is None and _dumps():
             self.calls = os.open(self.path + ".calls", os.O_WRONLY | os.O_CREAT, 0o600)
             _note_calls(sys.modules["torch._C._distributed_c10d"].ProcessGroup)
@@ -169,20 +174,13 @@ class Recorder:
             handled = _first_of_chain(error) if error else None
             self.replace(".status", {"time": time.time(), "stack": stack, "progress": progress, "handled": handled})
 
-    def last_look(self):
-        """Writes what is not yet written when this process is about to end."""
-        try:
-            self.look(last=True)
-        except Exception as error:
-            self.event("recorder failed", text=repr(error))
-
     def end(self, thread):
         """Stops the thread and looks a last time; nothing in a process that this one has forked."""
         if os.getpid() != self.pid:
             return
         self.stopping.set()
         thread.join(2)
-        self.last_look()
+        self.look(last=True)
 
     def note_call(self, name, group, arguments):
         """Writes a collective that Python is about to call into the next slot of PID.calls, over the oldest one."""
@@ -197,7 +195,7 @@ class Recorder:
             "sizes": [list(tensor.shape) for tensor in tensors],
             "dtypes": [str(tensor.dtype).removeprefix("torch.") for tensor in tensors],
             "root": getattr(arguments[-1], "rootRank", None) if arguments else None,
-            "stack": _stack(sys._getframe(2)),
+            "stack": _stack(sys._getframe(3)),
         }
         line = json.dumps(call).encode()
         while len(line) >= SLOT and call["stack"]:
@@ -313,24 +311,19 @@ def _note_calls(process_group):
     Collectives of DDP start in C++ and are not seen here; of those the stack shows the backward pass.
     """
 
-    def noting(name, original):
+    def note_before(method, note):
+        original = getattr(process_group, method)
+
         def call(self, *args, **kwargs):
             with contextlib.suppress(Exception):  # no error of the recorder may reach the script
-                _recorder.note_call(name, self, args)
+                note(self, args)
             return original(self, *args, **kwargs)
 
-        return call
+        setattr(process_group, method, call)
 
     for method, name in COLLECTIVES.items():
-        setattr(process_group, method, noting(name, getattr(process_group, method)))
-    original_shutdown = process_group.shutdown
-
-    def shutdown(self):
-        with contextlib.suppress(Exception):
-            _recorder.note_shutdown(self)
-        return original_shutdown(self)
-
-    process_group.shutdown = shutdown
+        note_before(method, lambda group, args, name=name: _recorder.note_call(name, group, args))
+    note_before("shutdown", lambda group, args: _recorder.note_shutdown(group))
 
 
 def _tensors(arguments):
@@ -364,7 +357,7 @@ def _note_exits():
     def excepthook(kind, error, error_traceback):
         try:
             _recorder.event("exception", **_first_of_chain(error))
-            _recorder.last_look()  # torchrun may end this rank before it gets to its own end
+            _recorder.look(last=True)  # torchrun may end this rank before it gets to its own end
         finally:
             former_hook(kind, error, error_traceback)
 
@@ -384,7 +377,7 @@ def _note_exits():
     def leave_at_once(status):
         if os.getpid() == _recorder.pid:
             _recorder.event("os._exit", status=repr(status), stack=_stack(sys._getframe(1)))
-            _recorder.last_look()
+            _recorder.look(last=True)
         former_os_exit(status)
 
     sys.excepthook, threading.excepthook, os._exit = excepthook, thread_hook, leave_at_once
