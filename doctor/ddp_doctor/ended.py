@@ -163,9 +163,9 @@ def by_error(job: Job, causes: dict[int, Rank]) -> Verdict:
 
 
 def _known_error(number: int, causes: dict[int, Rank], name: str) -> tuple[str, tuple[int, ...], str] | None:
-    """(kind, ranks to blame, sentence) of a Verdict on the error of rank `number`, if it is about models or a port.
+    """(kind, ranks to blame, sentence) of a Verdict on the error of rank `number`; None for most errors.
 
-    name: of the error's message.
+    name: of the known message that the error has. Here are those whose text says more than its first line.
     """
     text, blamed = causes[number].error.text, (number,)
     if match := MODELS_TEXT.search(text):

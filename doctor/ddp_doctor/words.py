@@ -5,13 +5,10 @@ import re
 
 from ddp_doctor import source_lines
 from ddp_doctor.audit.log import LIBRARIES
+from ddp_doctor.explain.log_lines import who
 from ddp_doctor.history import DTYPES, Collective, Frame
 
-
-def ranks(which) -> str:
-    """rank 1; ranks 1 and 2; ranks 0, 1 and 2."""
-    names = [str(number) for number in sorted(which)]
-    return f"ranks {', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else f"rank {names[0]}"
+ranks = who  # rank 1; ranks 0 and 3; ranks 0-5 and 7
 
 
 def verb(which, singular: str, plural: str) -> str:

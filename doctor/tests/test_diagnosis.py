@@ -5,6 +5,7 @@ import threading
 import pytest
 from ddp_doctor import words
 from ddp_doctor.diagnosis import diagnose, long_wait
+from ddp_doctor.explain.messages import BY_NAME
 from ddp_doctor.history import Collective, Frame, History
 from ddp_doctor.job import Error, Job, Rank
 from ddp_doctor.page import as_json, page
@@ -133,6 +134,12 @@ def test_verdict(ended, ranks, kind, blamed, says):
     assert says in verdict.sentence
     assert page(job, verdict).startswith(f"VERDICT: {verdict.sentence}.")
     assert as_json(job, verdict)["verdict"]["kind"] == kind
+
+
+def test_a_known_error_gets_the_advice_that_explain_gives():
+    text = "RuntimeError: Expected to mark a variable ready only once."
+    verdict = diagnose(Job({number: Rank(number, **dead(1, error=error(text))) for number in range(2)}, 2, "failed"))
+    assert verdict.kind == "ready twice" and verdict.cure == BY_NAME["ready twice"].first_step
 
 
 def test_ranks_with_the_same_number_or_another_world_size():
