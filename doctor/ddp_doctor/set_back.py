@@ -41,9 +41,11 @@ def put_aside(run: AuditedRun, into: Path) -> dict[str, Path] | str:
 
 
 def bring_back(moved: dict[str, Path]) -> None:
-    """Undoes `put_aside`, with what it has returned."""
+    """Undoes `put_aside`, with what it has returned; replaces what a run has created there since."""
     for path, stored in moved.items():
         os.makedirs(os.path.dirname(path), exist_ok=True)
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)  # else `stored` would be moved into it
         shutil.move(stored, path)
 
 

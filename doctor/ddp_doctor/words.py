@@ -38,18 +38,20 @@ def tensors(collective: Collective) -> str:
 
 
 def location(frame: Frame) -> str:
-    """train.py:41; for a library torch/autograd/graph.py:979.
-
-    Relative to the working folder, unless that needs more than one "..".
-    """
+    """train.py:41, as by `short_path`; for a library torch/autograd/graph.py:979."""
     installed = re.search(r"/(?:site|dist)-packages/(.+)", frame.file)
     if installed:
         return f"{installed[1]}:{frame.line}"
     for folder in LIBRARIES:
         if os.path.realpath(frame.file).startswith(folder):
             return f"{os.path.realpath(frame.file).removeprefix(folder)}:{frame.line}"
-    path = os.path.relpath(frame.file, source_lines.here()) if os.path.isabs(frame.file) else frame.file
-    return f"{frame.file if path.startswith('../..') else path}:{frame.line}"
+    return f"{short_path(frame.file)}:{frame.line}"
+
+
+def short_path(path: str) -> str:
+    """The path relative to the working folder, unless that needs more than one ".."."""
+    relative = os.path.relpath(path, source_lines.here()) if os.path.isabs(path) else path
+    return path if relative.startswith("../..") else relative
 
 
 def at(frames) -> str:

@@ -125,7 +125,10 @@ def test_files_are_put_aside_and_brought_back(run):
     audited_run = end(snapshot, out)
     moved = put_aside(audited_run, out.parent / "aside")
     assert not list(out.iterdir())
+    (out / "new").mkdir()
+    (out / "new" / "model.pt").write_text("of a run on one process that was cut off")
     bring_back(moved)
+    assert (out / "new" / "model.pt").read_text() == "first"
     assert sorted(path.name for path in out.rglob("*")) == ["log", "model.pt", "new", "unseen"]
 
 

@@ -1,16 +1,10 @@
 """Checks files: one rank writes each, a kill during a save leaves a valid checkpoint, and torch.load reads it."""
 
-import os
 from pathlib import Path
 
+from ddp_doctor import words
 from ddp_doctor.audited import AuditedRun
 from ddp_doctor.checks.finding import Finding, note, ok, require, wrong
-
-
-def _name(path: str) -> str:
-    """The path relative to the working folder, or the absolute path where that is far away."""
-    short = os.path.relpath(path)
-    return path if short.startswith("../..") else short
 
 
 def one_writer(run: AuditedRun) -> Finding:
@@ -20,7 +14,7 @@ def one_writer(run: AuditedRun) -> Finding:
             writers.setdefault(event["path"], {}).setdefault(rank, event)
     for path, ranks in writers.items():
         if len(ranks) > 1:
-            text = f"{len(ranks)} ranks write {_name(path)}"
+            text = f"{len(ranks)} ranks write {words.short_path(path)}"
             cure = "Write on rank 0 only, or to a name with the rank in it."
             return wrong(text, ranks[min(ranks)]["frames"], "K2", cure)
     return ok(f"{len(writers)} file{'s' * (len(writers) != 1)} written, each by one rank")
@@ -54,7 +48,7 @@ def atomic(run: AuditedRun) -> Finding:
             status = "wrong"
         else:
             text += ", if something resumes from it"
-    return Finding(status, f"{_name(path)} {text}", path_saves[0]["frames"], "K1", cure)
+    return Finding(status, f"{words.short_path(path)} {text}", path_saves[0]["frames"], "K1", cure)
 
 
 def loadable(run: AuditedRun) -> Finding:
@@ -63,7 +57,7 @@ def loadable(run: AuditedRun) -> Finding:
     require(saves, "no file of torch.save could be read again")
     for save in saves:
         if save["load_error"]:
-            text = f"torch.load refuses {_name(save['path'])} because of {save['load_error']}"
+            text = f"torch.load refuses {words.short_path(save['path'])} because of {save['load_error']}"
             cure = "Save tensors, numbers, text and containers of them: state_dict(), not the model."
             return note(text, save["frames"], "K4", cure)
     return ok(f"{len(saves)} loaded again")
