@@ -1,6 +1,7 @@
 """Starts a script under torchrun and watches it from outside: reports when nothing moves, ends what cannot end."""
 
 import contextlib
+import itertools
 import os
 import re
 import shlex
@@ -20,7 +21,7 @@ from ddp_doctor.diagnosis import diagnose, long_wait
 from ddp_doctor.errors import InputError
 from ddp_doctor.history import Frame
 from ddp_doctor.job import Error, Job, Rank
-from ddp_doctor.launch.first_failure import HEADER, first_error, first_failure, is_symptom, without_prefixes
+from ddp_doctor.launch.first_failure import first_error, first_failure, is_symptom, last_traceback, without_prefixes
 from ddp_doctor.launch.rank_output import RankOutput
 from ddp_doctor.launch.supervise import RUN_VARIABLE, tagged
 from ddp_doctor.launch.supervised import Run, supervised, supervised_environment
@@ -259,15 +260,10 @@ def _printed_error(rank: int, output: RankOutput) -> Error | None:
     lines = without_prefixes(output.errors.get(rank, []))
     text = first_error(lines)
     when = time.time() - (time.monotonic() - output.first_traceback[rank])
-    return Error(text, when, is_symptom(text), _printed_stack(lines, text)) if text else None
-
-
-def _printed_stack(lines: list[str], text: str) -> tuple[Frame, ...]:
-    """The frames of the traceback that ends with the first line of `text`, innermost first."""
-    end = next((i for i, line in enumerate(lines) if line == text.partition("\n")[0]), 0)
-    begin = max((i for i in range(end) if lines[i] == HEADER), default=end)
-    matches = [re.match(r'  File "(.*)", line (\d+), in (.*)', line) for line in lines[begin:end]]
-    return tuple(Frame(match[1], int(match[2]), match[3]) for match in reversed(matches) if match)
+    frames = itertools.takewhile(lambda line: line.startswith(" "), last_traceback(lines)[1:])
+    matches = [re.match(r'  File "(.*)", line (\d+), in (.*)', line) for line in frames]
+    stack = tuple(Frame(match[1], int(match[2]), match[3]) for match in reversed(matches) if match)
+    return Error(text, when, is_symptom(text), stack) if text else None
 
 
 def _after_the_end(run: Run, output: RankOutput, by_number: dict[int, Rank], nproc: int) -> Job:

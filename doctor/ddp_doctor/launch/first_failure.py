@@ -12,12 +12,8 @@ from dataclasses import dataclass, field
 
 from ddp_doctor.explain.log_lines import shortened
 from ddp_doctor.explain.messages import SYMPTOMS
-from ddp_doctor.explain.reading import HEADER
+from ddp_doctor.explain.reading import CHAINED, HEADER
 
-CHAINS = (
-    "During handling of the above exception, another exception occurred:",
-    "The above exception was the direct cause of the following exception:",
-)
 LOG_LINE = re.compile(r"\[?[WEIF]\d{4} ")  # of torch's C++ code: [W1121 10:45:59 ...
 STOPPED = os.EX_TEMPFAIL  # 75: the exit code of a run that was asked to stop, and has saved
 MAX_LINES = 40  # of one rank in an error message
@@ -148,13 +144,13 @@ def without_prefixes(lines):
     return [re.sub(r"^\[rank\d+\]: ?", "", re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in lines]
 
 
-def _traceback(lines):
+def last_traceback(lines):
     """The last traceback in `lines` with everything it was chained to, and what followed; [] if there is none."""
     starts = [i for i, line in enumerate(lines) if line == HEADER]
     if not starts:
         return []
     start = starts.pop()
-    while starts and any(line in CHAINS for line in lines[starts[-1] : start]):
+    while starts and any(line.startswith(CHAINED) for line in lines[starts[-1] : start]):
         start = starts.pop()
     return lines[start:]
 
@@ -165,12 +161,12 @@ def first_error(lines):
     The first, because a rank that raises, and then loses a peer in its clean-up, is no victim. Without a traceback the
     text is that of the last ten lines.
     """
-    traceback = _traceback(lines)
+    traceback = last_traceback(lines)
     if not traceback:
         return "\n".join(line for line in lines[-10:] if not LOG_LINE.match(line)).strip()
     text = []
     for line in traceback[1:]:
-        if line in CHAINS or LOG_LINE.match(line):
+        if line.startswith(CHAINED) or LOG_LINE.match(line):
             break
         if text or not line.startswith(" "):
             text.append(line)
@@ -180,7 +176,7 @@ def first_error(lines):
 def _last_words(name, errors, lines):
     """The rank's traceback, else the end of its stderr, else the last line that it printed."""
     errors = without_prefixes(errors)
-    shown = _traceback(errors) or [line for line in errors if line.strip()]
+    shown = last_traceback(errors) or [line for line in errors if line.strip()]
     if shown:
         return "\n\n" + "\n".join(shown if len(shown) <= MAX_LINES else ["...", *shown[-MAX_LINES:]]).rstrip() + "\n"
     if lines:
