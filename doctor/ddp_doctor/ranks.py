@@ -59,7 +59,7 @@ def by_connections(processes) -> dict[int, psutil.Process]:
 
 def _rank_in_stack(pid: int) -> int | None:
     """The value of a local variable `rank`, or of `i` in _wrap, in which torch.multiprocessing.spawn starts a rank."""
-    _, variables, _ = stacks.stack_of(pid)
+    variables = stacks.stack_of(pid).variables
     texts = [text for name, text in variables.items() if name == "_wrap.i" or name.endswith(".rank")]
     return next((int(text) for text in texts if text.isdigit()), None)
 
@@ -67,8 +67,9 @@ def _rank_in_stack(pid: int) -> int | None:
 def look(rank: Rank, process: psutil.Process) -> None:
     """Fills in the rank's pid, stack, local variables and sleep, and what it waits for. `rank.state` must be set."""
     rank.pid, rank.sleeps = process.pid, stacks.sleeps_for(process.pid)
-    stack, rank.variables, rank.stack_problem = stacks.stack_of(process.pid, rank.state == "stopped")
-    rank.stack = stack or rank.stack  # without one from py-spy, the recorder's last one stays
+    stack = stacks.stack_of(process.pid, rank.state == "stopped")
+    rank.variables, rank.stack_problem = stack.variables, stack.problem
+    rank.stack = stack.frames or rank.stack  # if py-spy has read none, the recorder's last one stays
     in_subprocess = any(frame.file.endswith("/subprocess.py") for frame in rank.stack)
     if rank.state in ("waiting", "transferring") and not rank.waits_for_peers():
         rank.waits_for = movement.waits_for(process, in_subprocess)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddp_doctor.history import Frame
@@ -22,35 +23,48 @@ def py_spy() -> str | None:
     return next((str(path) for path in candidates if path.exists()), shutil.which("py-spy"))
 
 
-def stack_of(pid: int, stopped: bool = False) -> tuple[tuple[Frame, ...], dict[str, str], str | None]:
-    """(frames, variables, problem) of the main thread of process `pid`.
+@dataclass(frozen=True)
+class Stack:
+    """The stack of a main thread.
 
-    The frames are innermost first. The variables are those of all frames, as text: {"function.variable": value}.
-    The problem is one sentence if nothing could be read, else None.
+    frames     innermost first
+    variables  those of all frames, as text: {"function.variable": value}
+    problem    why nothing could be read, one sentence; else None
+    """
+
+    frames: tuple[Frame, ...] = ()
+    variables: dict[str, str] = field(default_factory=dict)
+    problem: str | None = None
+
+
+def stack_of(pid: int, stopped: bool = False) -> Stack:
+    """The stack of process `pid`.
+
     stopped: a signal has stopped the process, so py-spy must not pause it, because it would continue it afterwards.
     """
     program = py_spy()
     if program is None:
-        return (), {}, "py-spy is not installed, so no stack could be read; install it with: pip install py-spy"
+        problem = "py-spy is not installed, so no stack could be read; install it with: pip install py-spy"
+        return Stack(problem=problem)
     command = [program, "dump", "--json", "--locals", "--pid", str(pid), *(["--nonblocking"] if stopped else [])]
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
-        return (), {}, f"py-spy got no answer from process {pid} within {TIMEOUT} s"
+        return Stack(problem=f"py-spy got no answer from process {pid} within {TIMEOUT} s")
     if run.returncode:
-        return (), {}, _refusal(pid, run.stderr)
+        return Stack(problem=_refusal(pid, run.stderr))
     try:
         threads = json.loads(run.stdout)
         main = next((thread for thread in threads if thread["thread_name"] == "MainThread"), threads[0])
     except (ValueError, IndexError, KeyError):
-        return (), {}, f"py-spy found no Python thread in process {pid}"
+        return Stack(problem=f"py-spy found no Python thread in process {pid}")
     frames, variables = [], {}
     for frame in main["frames"]:
         function = frame["name"].rpartition(".")[2]  # newer versions of py-spy write Class.function
         frames.append(Frame(frame["filename"], int(frame["line"]), function))
         for variable in frame.get("locals") or ():
             variables.setdefault(f"{function}.{variable['name']}", str(variable.get("repr")))
-    return tuple(frames), variables, None
+    return Stack(tuple(frames), variables)
 
 
 def sleeps_for(pid: int) -> float | None:

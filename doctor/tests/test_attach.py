@@ -111,14 +111,14 @@ def test_a_stack_that_py_spy_cannot_read_is_a_sentence(tmp_path, monkeypatch, me
     refuses.write_text(f"#!/bin/sh\necho '{message}' >&2\nexit 1\n")
     refuses.chmod(0o755)
     monkeypatch.setattr(stacks, "py_spy", lambda: str(refuses))
-    frames, _, problem = stacks.stack_of(7)
-    assert frames == () and says in problem and len(problem.splitlines()) == 1
+    stack = stacks.stack_of(7)
+    assert stack.frames == () and says in stack.problem and len(stack.problem.splitlines()) == 1
 
 
 def test_the_stack_of_a_process_that_is_gone():
     process = psutil.Popen([sys.executable, "-c", ""])
     process.wait()
-    assert stacks.stack_of(process.pid)[2]
+    assert stacks.stack_of(process.pid).problem
 
 
 STEPS = """
