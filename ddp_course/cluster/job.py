@@ -136,7 +136,7 @@ def torchrun(
 class ClusterOutput(RankOutput):
     """The output of the ranks of several torchruns, each with its files in a folder named as its machine."""
 
-    number = "RANK"
+    rank_variable = "RANK"
 
     def __init__(self, folder, run, quiet, at):
         super().__init__(folder, run, quiet)

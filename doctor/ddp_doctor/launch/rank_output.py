@@ -32,7 +32,7 @@ class RankOutput:
     first_traceback   rank -> the time at which its first traceback since then was seen
     """
 
-    number = "LOCAL_RANK"  # the environment variable of a rank that has its number here
+    rank_variable = "LOCAL_RANK"  # the environment variable that has the rank used here
 
     def __init__(self, folder, run, quiet, results=True, colours=True, shows=lambda line: True):
         self.folder, self.run, self.quiet, self.results = folder, run, quiet, results

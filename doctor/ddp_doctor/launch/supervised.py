@@ -124,7 +124,7 @@ def supervised(command, environment, folder, timeout, output, stop_when=lambda: 
             finally:
                 output.finish()
         output.run.timed_out, output.run.exit_code = report["timed_out"], report.get("exit_code")
-        return report.get("running", {}).get(output.number, [])
+        return report.get("running", {}).get(output.rank_variable, [])
     finally:
         output.run.seconds = time.monotonic() - start
 
