@@ -4,7 +4,7 @@ from ddp_doctor import source_lines, words
 from ddp_doctor.alignment import Difference, differences
 from ddp_doctor.history import History
 from ddp_doctor.job import Job
-from ddp_doctor.verdict import CURES, Verdict, cure_for, in_group, stands
+from ddp_doctor.verdict import CURES, Verdict, cure_for, stands
 
 
 def collective_mismatch(job: Job) -> Verdict | None:
@@ -37,7 +37,7 @@ def _missing(job: Job, difference: Difference) -> Verdict:
     may_come = job.ended != "hang" and instead is None and any(job.ranks[rank].may_come() for rank in lack)
     never = f"{words.verb(lack, 'has', 'have')} not yet joined" if may_come else "never joined"
     sentence = (
-        f"{words.ranks(lack)} {never} {words.collective(collective)}{in_group(difference)}, which "
+        f"{words.ranks(lack)} {never} {words.collective_of_group(collective)}, which "
         f"{words.ranks(difference.have)} started {words.where(collective.own)}; "
     )
     if instead is not None:
@@ -65,7 +65,7 @@ def _unlike(job: Job, difference: Difference) -> Verdict:
     else:
         what = "types" if collective.sizes == other.sizes else "sizes"
     sentence = (
-        f"{words.collective(collective)}{in_group(difference)} has other {what} on the ranks: "
+        f"{words.collective_of_group(collective)} has other {what} on the ranks: "
         f"{words.ranks(difference.have)} started {words.operation(collective)} of {words.tensors(collective)}, "
         f"{words.ranks(difference.lack)} {words.operation(other)} of {words.tensors(other)}, "
         f"{words.where(collective.own)}"
@@ -87,8 +87,9 @@ def _sizes_changed(job: Job, ranks, collective) -> bool:
 def _order(job: Job, difference: Difference) -> Verdict:
     """The verdict on the same collectives, started in another order."""
     collective, other = difference.collective, difference.other
+    group = "" if collective.group == "0" else f" of group {collective.group!r}"
     sentence = (
-        f"the ranks start the same collectives in another order: as number {collective.number}{in_group(difference)} "
+        f"the ranks start the same collectives in another order: as number {collective.number}{group} "
         f"{words.ranks(difference.have)} started {words.operation(collective)} {words.where(collective.own)}, "
         f"{words.ranks(difference.lack)} {words.operation(other)} {words.where(other.own)}"
     )
@@ -99,10 +100,9 @@ def _crossed(first: Difference, second: Difference) -> Verdict:
     """The verdict on ranks that wait for each other in two groups."""
     sentence = (
         f"two process groups are used in another order: {words.ranks(first.have)} "
-        f"{words.verb(first.have, 'waits', 'wait')} in "
-        f"{words.collective(first.collective)}{in_group(first, always=True)} {words.at(first.collective.own)}, "
-        f"{words.ranks(second.have)} in {words.collective(second.collective)}{in_group(second, always=True)} "
-        f"{words.at(second.collective.own)}"
+        f"{words.verb(first.have, 'waits', 'wait')} in {words.collective_of_group(first.collective, always=True)} "
+        f"{words.at(first.collective.own)}, {words.ranks(second.have)} in "
+        f"{words.collective_of_group(second.collective, always=True)} {words.at(second.collective.own)}"
     )
     ranks = tuple(sorted({*first.have, *second.have}))
     return Verdict("order", ranks, sentence, second.collective.own, CURES["order"])

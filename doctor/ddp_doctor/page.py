@@ -66,41 +66,35 @@ def _how_it_ended(job: Job) -> str:
 
 
 def _rank(rank: Rank, job: Job) -> list[str]:
-    lines = [f"rank {rank.rank}: {_ending(rank, job)}" + (f" (pid {rank.pid})" if rank.pid else "")]
-    last = rank.history.newest
-    if last is not None:
-        started, finished = rank.progress.get(last.group, (0, 0))
-        unfinished = rank.running and finished < last.number <= started
-        group = "" if last.group == "0" else f" of group {last.group!r}"
-        lines.append(
-            f"  last collective   {words.collective(last)}{group}, {words.tensors(last)}, {words.at(last.own)}"
-            f"{', not finished' if unfinished else ''}"
-        )
-    elif job.ended == "now":
-        lines.append("  last collective   not known from outside, without --debug-server")
-    else:
-        lines.append("  last collective   none was recorded")
-    label = "stands in" if rank.running else "last seen in"
+    rows = [("last collective", _last_collective(rank, job))]
     raised_in = user_frames(rank.error.stack) if rank.error else ()
-    for depth, frame in enumerate(() if raised_in and not rank.running else rank.own[:DEEPEST]):
-        lines.append(f"  {label if depth == 0 else '  called from':<17} {words.code_at(frame)}, in {frame.function}")
+    own = () if raised_in and not rank.running else rank.own[:DEEPEST]
+    labels = ["stands in" if rank.running else "last seen in", *["  called from"] * DEEPEST]
+    rows += [(label, f"{words.code_at(frame)}, in {frame.function}") for label, frame in zip(labels, own, strict=False)]
     if rank.running and rank.stack and not rank.stack[0].is_own():
-        lines.append(f"  {'  and there in':<17} {rank.stack[0].function}() at {words.location(rank.stack[0])}")
-    if counters := _counters(rank):
-        lines.append(f"  variables         {counters}")
-    if rank.stack_problem:
-        lines.append(f"  note              {rank.stack_problem}")
-    lines += [f"  note              {note}" for note in rank.notes]
+        rows.append(("  and there in", f"{rank.stack[0].function}() at {words.location(rank.stack[0])}"))
+    rows.append(("variables", _counters(rank)))
+    rows += [("note", note) for note in (rank.stack_problem, *rank.notes)]
+    printed = [line for line in rank.last_lines if line.strip()]
     if rank.error:
-        text = rank.error.text.strip().splitlines()
+        text = rank.error.text.strip().partition("\n")[0]
         when = time.strftime("%H:%M:%S", time.localtime(rank.error.when)) if rank.error.when else "time unknown"
         symptom = " (a symptom: its peer was gone, or did not come)" if rank.error.symptom else ""
-        lines.append(f"  first error       {when}{symptom}: {text[0][:300] if text else ''}")
-        if raised_in:
-            lines.append(f"                    raised in {words.code_at(raised_in[0])}")
-    elif any(line.strip() for line in rank.last_lines):
-        lines.append(f"  last line printed {[line for line in rank.last_lines if line.strip()][-1][:200]}")
-    return lines
+        rows.append(("first error", f"{when}{symptom}: {text[:300]}"))
+        rows += [("", f"raised in {words.code_at(frame)}") for frame in raised_in[:1]]
+    elif printed:
+        rows.append(("last line printed", printed[-1][:200]))
+    title = f"rank {rank.rank}: {_ending(rank, job)}" + (f" (pid {rank.pid})" if rank.pid else "")
+    return [title, *(f"  {label:<17} {text}" for label, text in rows if text)]
+
+
+def _last_collective(rank: Rank, job: Job) -> str:
+    last = rank.history.newest
+    if last is None:
+        return "not known from outside, without --debug-server" if job.ended == "now" else "none was recorded"
+    started, finished = rank.progress.get(last.group, (0, 0))
+    unfinished = ", not finished" if rank.running and finished < last.number <= started else ""
+    return f"{words.collective_of_group(last)}, {words.tensors(last)}, {words.at(last.own)}{unfinished}"
 
 
 def _counters(rank: Rank) -> str:

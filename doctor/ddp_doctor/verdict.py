@@ -4,7 +4,6 @@ import re
 from dataclasses import dataclass
 
 from ddp_doctor import source_lines, words
-from ddp_doctor.alignment import Difference
 from ddp_doctor.history import Frame, user_frames
 from ddp_doctor.job import Job, Rank
 
@@ -105,11 +104,6 @@ def never_came(job: Job, absent: tuple[int, ...], call: str, callers, frames) ->
         f"{words.ranks(absent)} never {call}, which {words.ranks(callers)} called {words.where(frames)}; "
         f"{words.ranks(absent[:1])} {stands(job.ranks[absent[0]])}"
     )
-
-
-def in_group(difference: Difference, always: bool = False) -> str:
-    """ " of group '1'", with a leading space; "" for the default group unless `always`."""
-    return f" of group {difference.group!r}" if always or difference.group != "0" else ""
 
 
 def error_at(frames) -> str:

@@ -20,6 +20,11 @@ def collective(started: Collective) -> str:
     return f"{operation(started)} {started.number}"
 
 
+def collective_of_group(started: Collective, always: bool = False) -> str:
+    """all-reduce 5 of group '1'; without the group if it is the default one, unless `always`."""
+    return collective(started) + (f" of group {started.group!r}" if always or started.group != "0" else "")
+
+
 def operation(started: Collective) -> str:
     return started.name.replace("_", "-")
 
