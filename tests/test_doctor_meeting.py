@@ -42,7 +42,7 @@ def test_a_healthy_machine_has_nothing_wrong(one_machine):
 
 
 @pytest.mark.parametrize(
-    ("host", "sentence"), [("localhost", "each would wait alone"), ("head2", "nobody here knows the name head2")]
+    ("host", "sentence"), [("localhost", "each would wait alone"), ("head2", "the name head2 cannot be resolved here")]
 )
 def test_an_endpoint_that_leads_to_no_other_machine(one_machine, host, sentence):
     assert sentence in wrong(f"{host}:29500")["endpoint"]

@@ -198,7 +198,7 @@ def _dead_worker(job: Job, number: int) -> Verdict:
     frames = crashed_in or user_frames(rank.error.stack)
     worker = WORKER_TEXT.search(rank.error.text)
     pid, signal_name = worker.groups() if worker else (None, None)
-    how = "crashed" if crashed_in else "ended without a word, as one that is killed does"
+    how = "crashed" if crashed_in else "ended without a message, as a killed one does"
     how = f"was killed by a signal ({signal_name})" if signal_name else how
     sentence = f"a DataLoader worker of rank {number} {f'(process {pid}) ' if pid else ''}{how}"
     if crashed_in:

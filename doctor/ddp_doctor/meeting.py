@@ -60,7 +60,7 @@ def _is_here(address: str) -> bool:
 
 def _endpoint(host: str, address: str | None) -> Finding:
     if address is None:
-        text = f"nobody here knows the name {host}: give an address, or add it to /etc/hosts"
+        text = f"the name {host} cannot be resolved here: give an address, or add it to /etc/hosts"
         return wrong(text, title="endpoint")
     if host == socket.gethostname():
         text = f"{host} is this machine: right on one machine; as $(hostname) in a start script each would wait alone"
@@ -76,14 +76,14 @@ def _port(host: str, address: str, port: int) -> Finding:
     try:
         socket.create_connection((address, port), timeout=TIMEOUT).close()
     except ConnectionRefusedError:
-        return ok(f"{port} of {host} can be reached, and nobody listens yet", title="port")
+        return ok(f"{host} can be reached, and no program listens at {port} yet", title="port")
     except OSError as error:
         text = f"no answer from {host} ({address}) within {TIMEOUT:g} s ({error}): a firewall, or no route"
         return wrong(text, title="port")
     here = _is_here(address) or _is_loopback(address)
     if here and (other := _listener(address, port)):
         return wrong(f"{port} is taken on this machine by {other}: choose another", title="port")
-    return ok(f"somebody listens at {port} of {host}, which should be the job's own torchrun", title="port")
+    return ok(f"a program listens at {port} of {host}; it should be the job's own torchrun", title="port")
 
 
 def _listener(address: str, port: int) -> str | None:
