@@ -7,7 +7,7 @@ import sys
 import pytest
 from ddp_doctor import meeting
 from ddp_doctor.__main__ import main
-from ddp_doctor.checks.finding import Finding
+from ddp_doctor.checks.finding import ok
 from ddp_doctor.errors import InputError
 
 from ddp_course.cluster import Cluster, unavailable
@@ -24,7 +24,7 @@ def one_machine(monkeypatch):
     monkeypatch.setattr(meeting, "_resolved", names.get)
     monkeypatch.setattr(meeting, "interfaces", lambda: {"lo": "127.0.0.1", "eth0": "10.0.0.5", "eth1": "192.168.0.5"})
     monkeypatch.setattr(meeting, "_is_here", lambda address: address == "10.0.0.5")
-    monkeypatch.setattr(meeting, "_port", lambda host, address, port: Finding("ok", "reached", title="port"))
+    monkeypatch.setattr(meeting, "_port", lambda host, address, port: ok("reached"))
     monkeypatch.setattr(socket, "gethostname", lambda: "here")
     for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         monkeypatch.delenv(variable, raising=False)

@@ -7,6 +7,7 @@ the same --nnodes and --rdzv-id, and whether the random ports that gloo and NCCL
 import ipaddress
 import os
 import socket
+from dataclasses import replace
 
 import psutil
 
@@ -29,10 +30,12 @@ def look(endpoint: str) -> list[Finding]:
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise InputError(f"an endpoint is HOST:PORT, such as node1:29500 or [fd00::1]:29500, not {endpoint!r}")
     address = _resolved(host)
-    findings = [_endpoint(host, address)]
+    findings = {"endpoint": _endpoint(host, address)}
     if address is not None:
-        findings.append(_port(host, address, int(port)))
-    return [*findings, _own_name(), *(_interface(name) for name in _VARIABLES if os.environ.get(name))]
+        findings["port"] = _port(host, address, int(port))
+    findings["own name"] = _own_name()
+    findings |= {name: _interface(name) for name in _VARIABLES if os.environ.get(name)}
+    return [replace(finding, title=title) for title, finding in findings.items()]
 
 
 def interfaces() -> dict[str, str]:
@@ -60,30 +63,29 @@ def _is_here(address: str) -> bool:
 
 def _endpoint(host: str, address: str | None) -> Finding:
     if address is None:
-        text = f"the name {host} cannot be resolved here: give an address, or add it to /etc/hosts"
-        return wrong(text, title="endpoint")
+        return wrong(f"the name {host} cannot be resolved here: give an address, or add it to /etc/hosts")
     if host == socket.gethostname():
         text = f"{host} is this machine: right on one machine; as $(hostname) in a start script each would wait alone"
-        return note(text, title="endpoint")
+        return note(text)
     if _is_loopback(address):
         text = f"{host} is {address}, on every machine the machine itself: each would wait alone"
-        return wrong(f"{text}; give a name that leads to one machine from all of them", title="endpoint")
+        return wrong(f"{text}; give a name that leads to one machine from all of them")
     machine = "this machine" if _is_here(address) else "another machine"
-    return ok(f"{host} is {address}, {machine}", title="endpoint")
+    return ok(f"{host} is {address}, {machine}")
 
 
 def _port(host: str, address: str, port: int) -> Finding:
     try:
         socket.create_connection((address, port), timeout=TIMEOUT).close()
     except ConnectionRefusedError:
-        return ok(f"{host} can be reached, and no program listens at {port} yet", title="port")
+        return ok(f"{host} can be reached, and no program listens at {port} yet")
     except OSError as error:
         text = f"no answer from {host} ({address}) within {TIMEOUT:g} s ({error}): a firewall, or no route"
-        return wrong(text, title="port")
+        return wrong(text)
     here = _is_here(address) or _is_loopback(address)
     if here and (other := _listener(address, port)):
-        return wrong(f"{port} is taken on this machine by {other}: choose another", title="port")
-    return ok(f"a program listens at {port} of {host}; it should be the job's own torchrun", title="port")
+        return wrong(f"{port} is taken on this machine by {other}: choose another")
+    return ok(f"a program listens at {port} of {host}; it should be the job's own torchrun")
 
 
 def _listener(address: str, port: int) -> str | None:
@@ -111,12 +113,12 @@ def _own_name() -> Finding:
     name = socket.gethostname()
     address = _resolved(name)
     if os.environ.get("GLOO_SOCKET_IFNAME"):
-        return ok(f"{name} is {address}; GLOO_SOCKET_IFNAME chooses, not the name", title="own name")
+        return ok(f"{name} is {address}; GLOO_SOCKET_IFNAME chooses, not the name")
     if address is None or _is_loopback(address):
         usable = ", ".join(f"{card} ({ip})" for card, ip in interfaces().items() if not _is_loopback(ip)) or "none"
         text = f"{name} is {address or 'not known here'}, and gloo's ranks tell the others to come there"
-        return wrong(f"{text}; mend /etc/hosts or set GLOO_SOCKET_IFNAME to one of {usable}", title="own name")
-    return ok(f"{name} is {address}", title="own name")
+        return wrong(f"{text}; mend /etc/hosts or set GLOO_SOCKET_IFNAME to one of {usable}")
+    return ok(f"{name} is {address}")
 
 
 def _interface(variable: str) -> Finding:
@@ -124,14 +126,14 @@ def _interface(variable: str) -> Finding:
     fitting = [name for name in addresses if _VARIABLES[variable](value, name)]
     cards = ", ".join(f"{name} ({address})" for name, address in addresses.items())
     if not fitting:
-        return wrong(f"no interface here fits {value!r}; this machine has {cards}", title=variable)
+        return wrong(f"no interface here fits {value!r}; this machine has {cards}")
     if all(_is_loopback(addresses[name]) for name in fitting):
-        return wrong(f"{value!r} leads to this machine alone; it has {cards}", title=variable)
+        return wrong(f"{value!r} leads to this machine alone; it has {cards}")
     if variable == "NCCL_SOCKET_IFNAME" and _is_loopback(addresses[fitting[0]]):  # without the variable, NCCL avoids lo
         text = f"of what fits {value!r} NCCL takes the first, {fitting[0]}, which leads to this machine alone"
         usable = ", ".join(f"{name} ({addresses[name]})" for name in fitting if not _is_loopback(addresses[name]))
-        return wrong(f"{text}; name one of {usable}", title=variable)
-    return ok(f"{value!r} is {', '.join(f'{name} ({addresses[name]})' for name in fitting)}", title=variable)
+        return wrong(f"{text}; name one of {usable}")
+    return ok(f"{value!r} is {', '.join(f'{name} ({addresses[name]})' for name in fitting)}")
 
 
 def _is_loopback(address: str) -> bool:
