@@ -94,19 +94,15 @@ def _listener(address: str, port: int) -> str | None:
     A program at the same port of another address of this machine is no conflict.
     """
     try:
-        pids = [
-            connection.pid
-            for connection in psutil.net_connections("tcp")
-            if connection.status == psutil.CONN_LISTEN
-            and connection.laddr.port == port
-            and connection.laddr.ip in (address, "0.0.0.0", "::")
-            and connection.pid
-        ]
-        program, *rest = psutil.Process(pids[0]).cmdline() if pids else [""]
+        for each in psutil.net_connections("tcp"):
+            listens = each.status == psutil.CONN_LISTEN and each.pid
+            if listens and each.laddr.port == port and each.laddr.ip in (address, "0.0.0.0", "::"):
+                program, *arguments = psutil.Process(each.pid).cmdline() or ["a program"]
+                command = " ".join([os.path.basename(program), *arguments])
+                return None if "torch" in command else f"{command[:60]!r} (process {each.pid})"
     except psutil.Error:
-        return None
-    words = " ".join([os.path.basename(program), *rest])
-    return f"{words[:60]!r} (process {pids[0]})" if pids and "torch" not in words else None
+        pass
+    return None
 
 
 def _own_name() -> Finding:
@@ -115,25 +111,33 @@ def _own_name() -> Finding:
     if os.environ.get("GLOO_SOCKET_IFNAME"):
         return ok(f"{name} is {address}; GLOO_SOCKET_IFNAME chooses, not the name")
     if address is None or _is_loopback(address):
-        usable = ", ".join(f"{card} ({ip})" for card, ip in interfaces().items() if not _is_loopback(ip)) or "none"
         text = f"{name} is {address or 'not known here'}, and gloo's ranks tell the others to come there"
+        usable = _listed(_without_loopback(interfaces())) or "none"
         return wrong(f"{text}; mend /etc/hosts or set GLOO_SOCKET_IFNAME to one of {usable}")
     return ok(f"{name} is {address}")
 
 
 def _interface(variable: str) -> Finding:
     value, addresses = os.environ[variable], interfaces()
-    fitting = [name for name in addresses if _VARIABLES[variable](value, name)]
-    cards = ", ".join(f"{name} ({address})" for name, address in addresses.items())
+    fitting = {name: address for name, address in addresses.items() if _VARIABLES[variable](value, name)}
+    usable = _without_loopback(fitting)
     if not fitting:
-        return wrong(f"no interface here fits {value!r}; this machine has {cards}")
-    if all(_is_loopback(addresses[name]) for name in fitting):
-        return wrong(f"{value!r} leads to this machine alone; it has {cards}")
-    if variable == "NCCL_SOCKET_IFNAME" and _is_loopback(addresses[fitting[0]]):  # without the variable, NCCL avoids lo
-        text = f"of what fits {value!r} NCCL takes the first, {fitting[0]}, which leads to this machine alone"
-        usable = ", ".join(f"{name} ({addresses[name]})" for name in fitting if not _is_loopback(addresses[name]))
-        return wrong(f"{text}; name one of {usable}")
-    return ok(f"{value!r} is {', '.join(f'{name} ({addresses[name]})' for name in fitting)}")
+        return wrong(f"no interface here fits {value!r}; this machine has {_listed(addresses)}")
+    if not usable:
+        return wrong(f"{value!r} leads to this machine alone; it has {_listed(addresses)}")
+    first = next(iter(fitting))
+    if variable == "NCCL_SOCKET_IFNAME" and first not in usable:  # without the variable, NCCL avoids lo
+        text = f"of what fits {value!r} NCCL takes the first, {first}, which leads to this machine alone"
+        return wrong(f"{text}; name one of {_listed(usable)}")
+    return ok(f"{value!r} is {_listed(fitting)}")
+
+
+def _listed(addresses: dict[str, str]) -> str:
+    return ", ".join(f"{name} ({address})" for name, address in addresses.items())
+
+
+def _without_loopback(addresses: dict[str, str]) -> dict[str, str]:
+    return {name: address for name, address in addresses.items() if not _is_loopback(address)}
 
 
 def _is_loopback(address: str) -> bool:
