@@ -65,6 +65,15 @@ class AuditedRun:
         """rank -> its events of these kinds."""
         return {rank: audit.of(*kinds) for rank, audit in self.audits.items()}
 
+    def rows(self, kind: str) -> list[tuple[dict, ...]]:
+        """Every rank's first event of this kind, then every rank's second, as long as all ranks have one."""
+        return list(zip(*self.of(kind).values(), strict=False))
+
+    @property
+    def lowest(self) -> Audit:
+        """The audit of the lowest rank."""
+        return next(iter(self.audits.values()))
+
     def first(self, *kinds: str) -> dict | None:
         """The first event of these kinds on the lowest rank that has one."""
         return next((events[0] for events in self.of(*kinds).values() if events), None)

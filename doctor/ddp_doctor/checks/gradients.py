@@ -12,7 +12,7 @@ CLOSE = 0.02  # relative tolerance: a mean that was sent in bfloat16 still is on
 
 def _by_rank(row, name: str, i: int):
     """`name` of parameter i in one step, of each rank; None if one rank has none."""
-    values = [step[name][i] for step in row.values()]
+    values = [step[name][i] for step in row]
     return None if None in values else values
 
 
@@ -74,9 +74,9 @@ def averaged(run: AuditedRun) -> Finding:
         if never_sent and not independent and not run.splits_the_model and not made_equal(rows):
             is_all = len(never_sent) == len([each for each in used.values() if each])
             which = "no gradient is" if is_all else f"{len(never_sent)} of {len(used)} parameters' gradients are not"
-            return _not_sent(run, next(iter(rows[0].values())), which, never_sent, backward)
+            return _not_sent(run, rows[0][0], which, never_sent, backward)
         factors += [factor for each in used.values() for factor in each if factor != "local"]
-        trained = [i for i in used if any(step["has_gradient"][i] for row in rows for step in row.values())]
+        trained = [i for i in used if any(step["has_gradient"][i] for row in rows for step in row)]
         unclear += len([i for i in trained if set(used[i]) <= {"local"}])
     require(factors, "the ranks' own gradients were equal, or could not be compared")
     factor = statistics.median(factors)
@@ -118,7 +118,7 @@ def _clip_of_local_gradient(run: AuditedRun, rows):
         return None
     if any(differ(row, "gradients", i) for row in rows for i in indices):
         return None
-    for clips in zip(*run.of("clip").values(), strict=False):
+    for clips in run.rows("clip"):
         gradients_differ = any(
             None not in values and not all(_near(values[0], value) for value in values)
             for values in zip(*(clip["values"] for clip in clips), strict=False)
@@ -131,7 +131,7 @@ def _clip_of_local_gradient(run: AuditedRun, rows):
 def _not_sent(run: AuditedRun, step, which: str, indices, backward) -> Finding:
     text = f"{which} sent between the ranks: each rank steps with its own"
     frames = (backward or step)["frames"]
-    audit, sent, ddp = next(iter(run.audits.values())), run.gradient_collectives, run.first("ddp")
+    audit, sent, ddp = run.lowest, run.gradient_collectives, run.first("ddp")
     if sent and not ddp:
         earlier = [event for event in audit.of("backward", "step") if event["at"] < sent[0]["at"]]
         if earlier and earlier[-1]["event"] == "step":
@@ -167,7 +167,7 @@ def _syncs_last(calls, step) -> bool:
 
 def _loss_scale(run: AuditedRun, optimizers, backward) -> float | None:
     """By what a rank multiplies the mean over its own batch of one step; None where its loss is no such mean."""
-    passes_per_step = len(next(iter(run.of("backward").values()))) / sum(len(rows) for _, rows in optimizers)
+    passes_per_step = len(run.lowest.of("backward")) / sum(len(rows) for _, rows in optimizers)
     return backward["factor"] * passes_per_step if backward and backward["reduction"] == "mean" else None
 
 

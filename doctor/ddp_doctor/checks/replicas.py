@@ -9,8 +9,8 @@ NO_OPTIMIZER = "no optimizer of torch made a step on every rank"
 def steps_by_optimizer(run: AuditedRun):
     """[(the optimizer's event, rows)] of the optimizers that have the same parameters on all ranks.
 
-    rows[k] is {rank: the event of its step k}. Within each Join the ranks' steps are counted from 0: a rank that has
-    run out of data makes none until the others end.
+    rows[k] holds every rank's event of its step k. Within each Join the steps are counted from 0: a rank that has run
+    out of data makes none until the others end.
     """
     by_rank = {rank: {event["number"]: event for event in events} for rank, events in run.of("optimizer").items()}
     if not by_rank or run.world > 1 and not run.has_group:
@@ -29,29 +29,29 @@ def steps_by_optimizer(run: AuditedRun):
                     part = parts.setdefault(sum(at < step["at"] for at in joins), {})
                     part.setdefault(rank, []).append(step)
         parts = [part for _, part in sorted(parts.items()) if len(part) == run.world]
-        rows = [dict(zip(part, row, strict=True)) for part in parts for row in zip(*part.values(), strict=False)]
-        if rows and all(None not in step["weights_before"] for row in rows for step in row.values()):
+        rows = [row for part in parts for row in zip(*part.values(), strict=False)]
+        if rows and all(None not in step["weights_before"] for row in rows for step in row):
             optimizers.append((events[0], rows))
     return optimizers
 
 
 def differ(row, name: str, i: int) -> bool:
     """Whether `name` of parameter i is not the same in one step of all ranks."""
-    return len({step[name][i] for step in row.values()}) > 1
+    return len({step[name][i] for step in row}) > 1
 
 
 def weights_differ(row, i: int) -> bool:
     """Whether the ranks' copies of parameter i differ after this step by more than rounding."""
     if not differ(row, "weights_after", i):
         return False
-    totals = [step["sums"][i] for step in row.values()]
+    totals = [step["sums"][i] for step in row]
     gap = max(total[0] for total in totals) - min(total[0] for total in totals)
     return not gap <= 1e-6 * max(total[1] for total in totals)  # so that NaN differs, too
 
 
 def made_equal(rows) -> bool:
     """Whether replicas that differed after a step begin the next one equal, as in local SGD."""
-    indices = range(len(next(iter(rows[0].values()))["weights_before"]))
+    indices = range(len(rows[0][0]["weights_before"]))
     return any(
         any(weights_differ(row, i) for i in indices) and not any(differ(later, "weights_before", i) for i in indices)
         for row, later in zip(rows, rows[1:], strict=False)
@@ -77,23 +77,24 @@ def replicas(run: AuditedRun) -> Finding:
             text = "the ranks start from different weights, and never become equal"
             cure = "Broadcast rank 0's weights before the first step, or wrap the model in DDP."
             return wrong(text, optimizer["frames"], "S13", cure)
-        why, cure = _why_different(rows, first)
+        why, cure = _why_different(rows, first, list(run.audits))
         text = f"the weights differ between the ranks from step {first + 1} on; {why}"
-        return wrong(text, next(iter(rows[first].values()))["frames"], "S12", cure)
+        return wrong(text, rows[first][0]["frames"], "S12", cure)
     number = sum(len(rows) for _, rows in optimizers)
     return ok(f"equal after each of {number} steps")
 
 
-def _why_different(rows, first: int) -> tuple[str, str]:
+def _why_different(rows, first: int, ranks: list[int]) -> tuple[str, str]:
     """The reason why the weights differ from step `first` on, and what to do."""
     row, cure = rows[first], "Make the same step, from the same gradient, on every rank."
-    indices = range(len(next(iter(row.values()))["weights_before"]))
-    rates = {tuple(step["rates"]) for step in row.values()}
+    indices = range(len(row[0]["weights_before"]))
+    rates = {tuple(step["rates"]) for step in row}
     if len(rates) > 1:
         cure = "Set the rate by what all ranks know: reduce a loss before a scheduler or an `if` decides by it."
         return f"the learning rates differ: {sorted(rates)}", cure
     if first and any(differ(row, "weights_before", i) for i in indices):
-        changed = [rank for rank in row if row[rank]["weights_before"] != rows[first - 1][rank]["weights_after"]]
+        pairs = zip(ranks, rows[first - 1], row, strict=True)
+        changed = [rank for rank, earlier, step in pairs if step["weights_before"] != earlier["weights_after"]]
         text = f"on rank {', '.join(map(str, changed))} they are changed between two steps, not by the optimizer"
         return text, "Change weights on all ranks alike, or broadcast them afterwards."
     if any(differ(row, "gradients", i) for i in indices):
@@ -138,9 +139,9 @@ def unused(run: AuditedRun) -> Finding:
     optimizers = steps_by_optimizer(run)
     require(optimizers, NO_OPTIMIZER)
     for optimizer, rows in optimizers:
-        require(not any(step["has_closure"] for row in rows for step in row.values()), "the optimizer calls a closure")
+        require(not any(step["has_closure"] for row in rows for step in row), "the optimizer calls a closure")
         trained = [i for i, trains in enumerate(optimizer["trains"]) if trains]
-        never_used = [i for i in trained if not any(step["has_gradient"][i] for row in rows for step in row.values())]
+        never_used = [i for i in trained if not any(step["has_gradient"][i] for row in rows for step in row)]
         used_on_some = [i for i in trained if any(differ(row, "has_gradient", i) for row in rows)]
         frames = (run.first("ddp") or optimizer)["frames"]
         indices = used_on_some or never_used

@@ -193,8 +193,8 @@ def draws(run: AuditedRun) -> Finding:
                 title = "torch's generator" if name == "torch" else name
                 text = f"while samples are made, {title} gives the same numbers on all ranks, in {len(rows)} batches"
                 return wrong(text, frames, "S15", cure)
-    rows = list(zip(*run.of("draw").values(), strict=False))
-    begin = (next(iter(run.audits.values())).of("backward") or [{"at": 0}])[0]["at"]
+    rows = run.rows("draw")
+    begin = (run.lowest.of("backward") or [{"at": 0}])[0]["at"]
     for generator, frame in dict.fromkeys((row[0]["generator"], row[0]["frames"][0]) for row in rows):
         calls = [row for row in rows if (row[0]["generator"], row[0]["frames"][0]) == (generator, frame)]
         in_loop = [row for row in calls if row[0]["at"] > begin]
@@ -250,7 +250,7 @@ def reshuffled(run: AuditedRun) -> Finding:
 
 
 def dropout(run: AuditedRun) -> Finding:
-    calls = list(zip(*run.of("dropout").values(), strict=False))
+    calls = run.rows("dropout")
     if not calls:
         has_dropout = any(call["has_dropout"] for rank_calls in _training_calls(run) for call in rank_calls)
         text = "the model has dropout, which was not seen (compiled?)" if has_dropout else "no dropout was seen"

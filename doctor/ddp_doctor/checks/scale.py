@@ -11,7 +11,7 @@ from ddp_doctor.checks.replicas import steps_by_optimizer
 def tokens(run: AuditedRun) -> Finding:
     """Whether the ranks' losses, of which DDP takes the mean, are means over equal numbers of values."""
     require(steps_by_optimizer(run) and run.data_parallel, "no gradients are averaged, as far as is seen")
-    rows = list(zip(*run.of("backward").values(), strict=False))
+    rows = run.rows("backward")
     reductions = {event["reduction"] for row in rows for event in row}
     require(len(reductions) == 1 and reductions != {"other"}, "how the loss is reduced over its batch is not known")
     is_mean = reductions == {"mean"}  # else a sum, which the script may have divided by a count
@@ -56,9 +56,8 @@ def scale(run: AuditedRun) -> Finding:
 
 def _samples_per_step(run: AuditedRun) -> float | None:
     """The mean number of samples of one rank in one step; None if it is not known."""
-    audit = next(iter(run.audits.values()))
-    steps = audit.of("step")
-    calls = [call for call in audit.training_calls() if call["samples"] and steps and call["at"] < steps[-1]["at"]]
+    steps = run.lowest.of("step")
+    calls = [call for call in run.lowest.training_calls() if call["samples"] and steps and call["at"] < steps[-1]["at"]]
     return sum(len(call["samples"]) for call in calls) / len(steps) if calls else None
 
 
