@@ -19,14 +19,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddp_course.grader.answer_record import Call, Case, Job, JobRecord, LogsOf, cases, where
+from ddp_course.grader.answer_record import Call, Case, Job, JobRecord, LogsOf, Operation, cases, where
 from ddp_course.grader.verdict import Wrong
 
 __all__ = ["Call", "Case", "Check", "Detector", "Job", "JobRecord", "LogsOf", "Mistake", "Wrong", "cases", "check"]
 __all__ += ["expect", "expect_few_bytes_sent", "expect_few_operations", "expect_one_verdict", "called_once"]
 __all__ += ["bit_equal_on_all_ranks", "expect_keys", "expect_loss", "expect_own_completions", "expect_shapes"]
-__all__ += ["like_neighbours", "norm", "number", "numbers"]
-__all__ += ["by_pattern", "driver_job", "one_process", "recognised", "show", "where"]
+__all__ += ["expect_small_gap"]
+__all__ += ["are_close", "is_close", "like_neighbours", "norm", "number", "numbers", "plural", "total_bytes"]
+__all__ += ["by_pattern", "driver_job", "function_job", "one_process", "recognised", "show", "where"]
 
 Text = str | Callable[..., str]
 
@@ -34,8 +35,8 @@ Text = str | Callable[..., str]
 # ---- jobs and checks ----------------------------------------------------------------------------------------------
 
 
-def driver_job(world: int, function: str, calls: dict[str, tuple] | Iterable[str | tuple], **options) -> Job:
-    """A job that runs the exercise's driver.py, with the same calls on all ranks.
+def function_job(world: int, function: str, calls: dict[str, tuple] | Iterable[str | tuple], **options) -> Job:
+    """A job that calls the answer's function, with the same arguments on all ranks.
 
     calls     {scenario: arguments}; or a list of tuples of arguments whose first one is the scenario, where a scenario
               alone stands for the tuple (scenario,)
@@ -46,7 +47,12 @@ def driver_job(world: int, function: str, calls: dict[str, tuple] | Iterable[str
     else:
         tuples = [call if isinstance(call, tuple) else (call,) for call in calls]
         job_calls = [Call([arguments] * world, arguments[0]) for arguments in tuples]
-    return Job(world, function, tuple(job_calls), driver=True, **options)
+    return Job(world, function, tuple(job_calls), **options)
+
+
+def driver_job(world: int, function: str, calls: dict[str, tuple] | Iterable[str | tuple], **options) -> Job:
+    """A job that hands the answer's function and the arguments to the exercise's driver.py; else as function_job."""
+    return function_job(world, function, calls, driver=True, **options)
 
 
 def expect(condition: Any, observed: Text, look_at: Text) -> None:
@@ -137,6 +143,11 @@ def show(value: Any, digits: int = 6) -> str:
     return text if len(text) <= 60 else f"{text[:56]} ..."
 
 
+def plural(count: int, noun: str) -> str:
+    """Such as "1 rank" and "2 ranks"."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 def expect_keys(result: Any, keys: Sequence[str], function: str) -> None:
     """Raise Wrong unless `result`, returned by the answer's function of this name, is a dict with these keys."""
     expect(
@@ -157,6 +168,20 @@ def numbers(values: Any) -> list[int | float] | None:
         return None
     plain = [number(value) for value in (values.flatten() if torch.is_tensor(values) else values)]
     return plain if all(isinstance(value, int | float) for value in plain) else None
+
+
+def is_close(value: Any, right: float, rel_tol: float = 1e-9, abs_tol: float = 0.0) -> bool:
+    """math.isclose for a number or a tensor of one element; False for any other value."""
+    value = number(value)
+    return isinstance(value, int | float) and math.isclose(value, right, rel_tol=rel_tol, abs_tol=abs_tol)
+
+
+def are_close(values: Any, right: Sequence[float], rel_tol: float = 1e-9, abs_tol: float = 0.0) -> bool:
+    """Whether `values` is a list or tensor of as many numbers as `right`, each close to its own."""
+    values = numbers(values)
+    if values is None or len(values) != len(right):
+        return False
+    return all(is_close(value, expected, rel_tol, abs_tol) for value, expected in zip(values, right, strict=True))
 
 
 # ---- what a wrong result looks like -------------------------------------------------------------------------------
@@ -294,7 +319,7 @@ class Detector:
                 reason, look = (text(case.scenario) if callable(text) else text for text in (but, look_at))
                 raise Wrong(f"{self.name} returned {not right}{reason}", look)
 
-        says.__name__ = "what_is_right_passes" if right else "what_is_broken_is_seen"
+        says.__name__ = "right_versions_pass" if right else "broken_versions_are_caught"
         return check(sentence, self.jobs, self.right if right else self.broken)(says)
 
 
@@ -335,17 +360,25 @@ def called_once(detector: str, argument: str, jobs: Sequence[Job], look_at: str)
 # ---- messages -----------------------------------------------------------------------------------------------------
 
 
+def total_bytes(operations: Iterable[Operation], without: Collection[str] = ()) -> int:
+    """The bytes of these operations, but for those whose name is in `without`.
+
+    A recv counts with its buffer: leave it out where only what a rank hands over is of interest.
+    """
+    return sum(operation.bytes for operation in operations if operation.op not in without)
+
+
 def expect_few_bytes_sent(case: Case, limit: int, purpose: Callable[[int], str], look_at: str) -> int:
     """Raise Wrong if a rank hands more than `limit` bytes to collectives and sends; return the largest number of bytes.
 
     purpose: a function of the rank that says what they were sent for, such as "for its 3,000 values".
     """
-    for rank, operations in enumerate(case.operations):
-        sent = _bytes_sent(operations)
+    sent_by_rank = [total_bytes(operations, without=("recv",)) for operations in case.operations]
+    for rank, (operations, sent) in enumerate(zip(case.operations, sent_by_rank, strict=True)):
         names = " and ".join(dict.fromkeys(operation.op for operation in operations if operation.bytes))
         if sent > limit:
             raise Wrong(f"rank {rank} handed {sent:,} bytes to {names} {purpose(rank)}", look_at)
-    return max(map(_bytes_sent, case.operations))
+    return max(sent_by_rank)
 
 
 def expect_few_operations(case: Case, max_operations: int, max_bytes: int, look_at: str) -> int:
@@ -354,7 +387,7 @@ def expect_few_operations(case: Case, max_operations: int, max_bytes: int, look_
     Collectives, sends and receives count, each with its bytes. Returns the most operations that a rank started.
     """
     for rank, operations in enumerate(case.operations):
-        total = sum(operation.bytes for operation in operations)
+        total = total_bytes(operations)
         expect(
             len(operations) <= max_operations and total <= max_bytes,
             f"rank {rank} started {len(operations)} operations with {total:,} bytes in all",
@@ -363,11 +396,7 @@ def expect_few_operations(case: Case, max_operations: int, max_bytes: int, look_
     return max(map(len, case.operations))
 
 
-def _bytes_sent(operations):
-    return sum(operation.bytes for operation in operations if operation.op != "recv")
-
-
-# ---- a loss and its gradients -------------------------------------------------------------------------------------
+# ---- a loss, gradients and weights -----------------------------------------------------------------------------------
 
 
 def expect_shapes(rank: int, gradients: Sequence[Tensor], right: Sequence[Tensor], items: str) -> None:
@@ -382,6 +411,11 @@ def expect_shapes(rank: int, gradients: Sequence[Tensor], right: Sequence[Tensor
         "parameters, shaped like it",
         f"the list that is returned, also on a rank that has no {items}",
     )
+
+
+def expect_small_gap(gap: float, limit: float, subject: str, look_at: Text, reference: str = "one process") -> None:
+    """Raise Wrong unless `gap` is below `limit`: "`subject` is 1.0e-03 away from `reference`"."""
+    expect(gap < limit, f"{subject} is {gap:.1e} away from {reference}", look_at)
 
 
 def expect_loss(rank: int, loss: Any, right: float, rel_tol: float, likeness: Callable, advice: Callable) -> None:
@@ -409,7 +443,7 @@ def expect_own_completions(case: Case, rank: int, scored: int, own: int, gradien
 
     gradient_bytes, other_bytes: those of the gradient, and the most that it may send besides. Broadcasts do not count.
     """
-    sent = sum(operation.bytes for operation in case.operations[rank] if operation.op != "broadcast")
+    sent = total_bytes(case.operations[rank], without=("broadcast",))
     expect(
         scored <= own,
         f"the model of rank {rank} scored {scored} completions; this rank has {own}",

@@ -6,9 +6,25 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ddp_course.grader.answer_record import Call, Job, JobRecord, RankRecord
+from ddp_course.grader.answer_record import Call, Job, JobRecord, Operation, RankRecord
 from ddp_course.grader.exercises import checks_in
-from ddp_course.grader.vocabulary import Detector, Wrong, by_pattern, check, driver_job, expect, one_process, show
+from ddp_course.grader.harness.tensors import fingerprint, largest_gap, random_tensor
+from ddp_course.grader.vocabulary import (
+    Detector,
+    Wrong,
+    are_close,
+    by_pattern,
+    check,
+    driver_job,
+    expect,
+    expect_small_gap,
+    function_job,
+    is_close,
+    one_process,
+    plural,
+    show,
+    total_bytes,
+)
 
 pytestmark = pytest.mark.smoke
 
@@ -65,9 +81,9 @@ def test_the_case_stands_before_what_was_observed(begin, message):
 def test_checks_are_asked_in_the_order_in_which_they_are_defined():
     detector = Detector("is_right", {"odd"}, {"even"}, [RECORDS[0].job])
     module = SimpleNamespace(
-        last=None, b=check("")(lambda case: None), DETECTED=[detector.agrees("x"), detector.passes("", "", "")]
+        last=None, b=check("")(lambda case: None), DETECTOR_CHECKS=[detector.agrees("x"), detector.passes("", "", "")]
     )
-    assert [entry.name for entry in checks_in(module)] == ["<lambda>", "all_ranks_say_the_same", "what_is_right_passes"]
+    assert [entry.name for entry in checks_in(module)] == ["<lambda>", "all_ranks_say_the_same", "right_versions_pass"]
 
 
 def test_a_detector_is_held_to_its_versions():
@@ -93,17 +109,55 @@ def test_one_process_takes_the_mean_of_the_ranks_clips_and_skips():
     assert [step.skipped for step in steps] == [False, True, False]
 
 
+def test_only_numbers_are_close():
+    assert is_close(torch.tensor([2.0]), 2.0) and is_close(2.01, 2.0, abs_tol=0.1)
+    assert not is_close("2", 2.0) and not is_close(math.nan, 2.0) and not is_close(2.01, 2.0)
+    assert are_close([1, 2.01], (1.0, 2.0), abs_tol=0.1) and are_close(torch.tensor([1.0, 2.0]), (1.0, 2.0))
+    assert not are_close([1.0], (1.0, 2.0)) and not are_close([1.0, "2"], (1.0, 2.0)) and not are_close(None, ())
+
+
+def test_bytes_are_added_up_without_some_operations():
+    operations = [Operation("send", 8, 1, 3), Operation("recv", 16, 1, 4), Operation("broadcast", 4, None, 5)]
+    assert (total_bytes(operations), total_bytes(operations, without=("recv", "broadcast"))) == (28, 8)
+
+
+def test_a_gap_is_named_with_its_reference():
+    expect_small_gap(0.9, 1.0, "the output", "the sum")
+    for gap in (1.0, math.inf, math.nan):
+        with pytest.raises(Wrong, match=f"the output is {gap:.1e} away from one process"):
+            expect_small_gap(gap, 1.0, "the output", "the sum")
+
+
+def test_the_largest_gap_is_infinite_where_tensors_cannot_be_compared():
+    right = torch.tensor([1.0, -math.inf])
+    assert largest_gap(right.clone(), right) == 0.0 and largest_gap(torch.tensor([0.5, -math.inf]), right) == 0.5
+    for other in (None, torch.ones(3), torch.tensor([math.nan, -math.inf]), torch.tensor([1.0, 2.0])):
+        assert largest_gap(other, right) == math.inf
+
+
+def test_a_fingerprint_sees_every_bit():
+    tensor = random_tensor(3, 4, 2)
+    assert torch.equal(tensor, random_tensor(3, 4, 2)) and tensor.dtype == torch.float64
+    assert fingerprint([tensor, tensor[0]]) == fingerprint([tensor.t().contiguous().t(), tensor[0].clone()])
+    flipped = tensor.clone()
+    flipped[2, 1] = flipped[2, 1].nextafter(torch.tensor(math.inf))
+    assert fingerprint([tensor]) != fingerprint([flipped])
+    assert fingerprint([torch.tensor(0.0)]) != fingerprint([torch.tensor(-0.0)])
+
+
 def test_values_are_shown_short():
     assert show(1 / 3) == "0.333333" and show(1 / 3, 2) == "0.33"
     assert show(torch.arange(8)) == "[0, 1, 2, 3, 4, 5, ...]"
+    assert (plural(1, "rank"), plural(0, "rank")) == ("1 rank", "0 ranks")
     assert show("x" * 90) == "'" + "x" * 55 + " ..." and show(None) == "None"
 
 
-def test_a_job_of_the_driver_hands_over_scenarios_and_what_follows_them():
+def test_a_job_hands_over_scenarios_and_what_follows_them():
     named = driver_job(2, "f", {"odd": (1, 2)}, seconds=3.0)
     assert (named.world, named.function, named.seconds, named.driver) == (2, "f", 3.0, True)
     assert [(call.scenario, call.args) for call in named.calls] == [("odd", [(1, 2)] * 2)]
-    listed = driver_job(1, "f", ["odd", ("own", 1), ("own", 2)])
+    listed = function_job(1, "f", ["odd", ("own", 1), ("own", 2)])
+    assert not listed.driver
     assert [(call.scenario, call.args) for call in listed.calls] == [
         ("odd", [("odd",)]),
         ("own", [("own", 1)]),

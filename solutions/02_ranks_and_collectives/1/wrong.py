@@ -79,7 +79,7 @@ ANSWERS = (
             return (pair[0] / pair[1]).item()
     """),
     WrongAnswer(
-        "nobody_waits", "starts the all-reduce and never waits for it",
+        "no_rank_waits", "starts the all-reduce and never waits for it",
         check="every_rank_returns_a_number", says="returned nan",
         look="it only starts all_reduce, and rank 0 never calls wait()", edit="""
         -    dist.all_reduce(total)

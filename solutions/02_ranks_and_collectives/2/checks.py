@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from ddp_course.grader.vocabulary import Call, Job, LogsOf, Wrong, cases, check, expect
+from ddp_course.grader.vocabulary import Job, LogsOf, Wrong, cases, check, expect, function_job
 
 from . import given as given_script
 
@@ -16,33 +16,23 @@ PRINTED = re.compile(r"mean loss(.*)", re.IGNORECASE)
 MEAN = re.compile(r"-?\d+\.\d+(?:e[-+]?\d+)?|\bnan\b")  # an integer is a count or a rank
 
 A, B, C = "all_reduce, line 9", "barrier, line 12", "broadcast, line 15"
-EXAMPLES = [  # (scenario, the log of each rank)
-    ("all equal", [[A, B], [A, B], [A, B]]),
-    ("no rank has started anything", [[], []]),
-    ("one rank", [[A, B]]),
-    ("rank 1 stopped one early", [[A, B], [A]]),
-    ("only rank 0 has a second all_reduce", [[A, A], [A, B], [A, B]]),
-    ("equally long, different in the middle", [[A, B, C], [A, C, C]]),
-    ("two differences: the first one counts", [[A, B, A, C], [A, C, A, B], [A, B, A, C]]),
-    ("rank 2 never started", [[A], [A], []]),
-    ("rank 0's log is the shortest", [[A], [A, B], [A, B]]),
-    ("the first entries differ, and rank 1 stopped early", [[A, B, C], [C, B]]),
-    ("one collective, from two lines", [[A, B], ["all_reduce, line 10", B]]),
-]
+EXAMPLES = {  # the log of each rank
+    "all equal": [[A, B], [A, B], [A, B]],
+    "no rank has started anything": [[], []],
+    "one rank": [[A, B]],
+    "rank 1 stopped one early": [[A, B], [A]],
+    "only rank 0 has a second all_reduce": [[A, A], [A, B], [A, B]],
+    "equally long, different in the middle": [[A, B, C], [A, C, C]],
+    "two differences: the first one counts": [[A, B, A, C], [A, C, A, B], [A, B, A, C]],
+    "rank 2 never started": [[A], [A], []],
+    "rank 0's log is the shortest": [[A], [A, B], [A, B]],
+    "the first entries differ, and rank 1 stopped early": [[A, B, C], [C, B]],
+    "one collective, from two lines": [[A, B], ["all_reduce, line 10", B]],
+}
 BROKEN = Job(2, script=GIVEN, seconds=2.5, may_fail=True)
 REPAIRED = [Job(world, seconds=SECONDS, patience=2.0) for world in (2, 3)]
-DETECT = Job(
-    1,
-    function=FUNCTION,
-    calls=tuple(
-        Call([(logs,)], scenario)
-        for scenario, logs in [
-            *EXAMPLES,
-            ("logs of the broken script", LogsOf(BROKEN)),
-            ("logs of your script", LogsOf(REPAIRED[1])),
-        ]
-    ),
-)
+ALL_LOGS = EXAMPLES | {"logs of the broken script": LogsOf(BROKEN), "logs of your script": LogsOf(REPAIRED[1])}
+DETECT = function_job(1, FUNCTION, {scenario: (logs,) for scenario, logs in ALL_LOGS.items()})
 JOBS = [BROKEN, *REPAIRED, DETECT]
 
 
@@ -50,7 +40,7 @@ JOBS = [BROKEN, *REPAIRED, DETECT]
 def one_line_is_printed(records):
     for record in records:
         printed = printed_means(record)
-        lines = ", ".join(f"rank {rank}: mean loss {text}" for rank, text in printed) or "nobody printed it"
+        lines = ", ".join(f"rank {rank}: mean loss {text}" for rank, text in printed) or "no rank printed it"
         expect(
             len(printed) == 1,
             f"with {record.job.world} ranks the mean was printed {len(printed)} times ({lines})",
@@ -81,7 +71,7 @@ def the_mean_is_over_all_samples(records):
 @check(lambda values: f"{FUNCTION} reads logs right; of the broken script: {values[0]}", [BROKEN, REPAIRED[1], DETECT])
 def the_logs_are_read_right(records):
     broken, repaired, detection = records
-    all_logs = [*(logs for _, logs in EXAMPLES), broken.collectives, repaired.collectives]
+    all_logs = [*EXAMPLES.values(), broken.collectives, repaired.collectives]
     for case, logs in zip(cases([detection]), all_logs, strict=True):
         [result], right = case.results, first_difference(logs)
         if result != (list(right) if right else None):  # a tuple came back as a list

@@ -12,7 +12,7 @@ ANSWERS = (
         +        dist.all_reduce(total)
     """),
     WrongAnswer(
-        "everybody_prints", "takes the print out of the block together with the all-reduce",
+        "every_rank_prints", "takes the print out of the block together with the all-reduce",
         check="one_line_is_printed", says="the mean was printed 2 times", edit="""
         -    if rank == 0:  # ... and one of them speaks
         -        print(f"mean loss {total[0] / total[1]:.6f}")
@@ -48,7 +48,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "others_leave", "ends all ranks but rank 0 before the all-reduce",
-        check="loses contact", says="rank 1 had finished", on="everybody_prints", edit="""
+        check="loses contact", says="rank 1 had finished", on="every_rank_prints", edit="""
              dist.barrier()  # everybody has measured
         +    if rank > 0:
         +        raise SystemExit(0)
@@ -74,7 +74,7 @@ ANSWERS = (
         +        dist.all_reduce(total)
     """),
     WrongAnswer(
-        "nobody_waits", "starts the all-reduce with async_op=True and prints without waiting for it",
+        "no_rank_waits", "starts the all-reduce with async_op=True and prints without waiting for it",
         check="the_mean_is_over_all_samples", says="rank 0 printed 2.150000, the mean over its own samples",
         look="line 28: it only starts all_reduce, and rank 0 never calls wait()", edit="""
         -    dist.all_reduce(total)  # every rank takes part ...

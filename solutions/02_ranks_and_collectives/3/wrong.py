@@ -59,7 +59,7 @@ ANSWERS = (
         +    return result
     """),
     WrongAnswer(
-        "through_rank_0", "everybody sends to rank 0, which adds and sends back",
+        "through_rank_0", "all ranks send to rank 0, which adds and sends back",
         check="only_neighbours", says="rank 0 received from rank 2; its neighbours are 3 and 1", text="""
         import torch
         import torch.distributed as dist
@@ -79,7 +79,7 @@ ANSWERS = (
                 dist.send(tensor, target)
     """),
     WrongAnswer(
-        "whole_tensor_travels", "passes whole tensors round the ring",
+        "sends_the_whole_tensor", "passes whole tensors round the ring",
         check="the_bytes_of_a_ring",
         says="rank 0 sent 720 kB; a ring sends 2(N-1)/N of the 240 kB tensor = 360 kB", text="""
         import torch

@@ -25,7 +25,7 @@ BLIND_SPOTS = {
     "": "what the gradients are compared with, and how large a gap you allow",
 }
 detector = Detector(DETECTOR, RIGHT, BROKEN, DETECT)
-DETECTED = [
+DETECTOR_CHECKS = [
     detector.agrees(
         "each rank sees its own gradients: how do the other ranks learn what it found?",
         f"all ranks come to the same verdict, on {len(RIGHT)} right and {len(BROKEN)} wrong versions",
@@ -57,7 +57,7 @@ def gradients_become_the_mean(case, rank, result):
             if largest - smallest < TOLERANCE:
                 observed = f"{smallest:.3g} times the mean over the ranks"
             elif all(abs(factor - 1) < 0.02 for factor in factors):
-                look_at = "what rounds the gradients: in which dtype do they travel?"
+                look_at = "what rounds the gradients: in which dtype are they sent?"
             else:
                 look_at = "whether each element comes back to its own place"
         expect(

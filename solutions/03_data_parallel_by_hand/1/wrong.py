@@ -5,13 +5,13 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "compares_bit_by_bit", "demands equal bits where sums were added in another order",
-        check="what_is_right_passes", says="gradients_are_right returned False, but that version is right", edit="""
+        check="right_versions_pass", says="gradients_are_right returned False, but that version is right", edit="""
         -    return gap.item() < 1e-9
         +    return gap.item() == 0.0
     """),
     WrongAnswer(
         "holds_old_tensors", "compares the tensors that .grad held before the synchronization",
-        check="what_is_right_passes", says="(the mean, in new tensors): gradients_are_right returned False", edit="""
+        check="right_versions_pass", says="(the mean, in new tensors): gradients_are_right returned False", edit="""
         +    gradients = [parameter.grad for parameter in model.parameters()]
              synchronize(model)
         -    pairs = zip(model.parameters(), reference.parameters(), strict=True)
@@ -26,7 +26,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "looks_whether_ranks_agree", "takes equal gradients on all ranks for right ones",
-        check="what_is_broken_is_seen",
+        check="broken_versions_are_caught",
         says="(the sum): gradients_are_right returned True, but that version is wrong", edit="""
         -    global_batch = [torch.cat(parts) for parts in zip(*map(batch, range(world)), strict=True)]
         -    model, reference = make_model(), make_model()
@@ -46,7 +46,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "nan_passes", "counts elements that are further off than the limit, which NaN never is",
-        check="what_is_broken_is_seen", says="(NaN in every element): gradients_are_right returned True", edit="""
+        check="broken_versions_are_caught", says="(NaN in every element): gradients_are_right returned True", edit="""
         -    gap = torch.stack([(own.grad - right.grad).abs().max() for own, right in pairs]).max()
         -    dist.all_reduce(gap, dist.ReduceOp.MAX)  # one wrong rank is enough
         -    return gap.item() < 1e-9
@@ -68,7 +68,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "in_bfloat16", "sends the gradients in bfloat16, to send less",
-        check="gradients_become_the_mean", says="times the mean, by element", look="in which dtype do they travel", edit="""
+        check="gradients_become_the_mean", says="times the mean, by element", look="in which dtype are they sent", edit="""
         -        dist.all_reduce(parameter.grad)
         -        parameter.grad /= dist.get_world_size()
         +        small = parameter.grad.bfloat16()

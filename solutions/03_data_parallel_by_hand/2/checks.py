@@ -54,7 +54,7 @@ def no_two_parameters_are_mixed(case, rank, result):
 
 
 @check("a parameter that nobody used, or that is frozen, keeps None", REPAIRS)
-def what_nobody_used_stays_none(case, rank, result):
+def unused_parameters_keep_none(case, rank, result):
     for name, values in result["after"].items():
         expect(
             values is None or owners(case.scenario, case.world).get(name),

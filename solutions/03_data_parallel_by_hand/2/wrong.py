@@ -21,14 +21,14 @@ ANSWERS = (
         +        parameter.grad = mean.view_as(parameter) / dist.get_world_size()
     """),
     WrongAnswer(
-        "also_what_nobody_has", "reports parameters that nobody used, and frozen ones",
+        "reports_unused_parameters", "reports parameters that no rank used, and frozen ones",
         check="names_what_is_missing", says="'frozen.weight': [0, 1]", edit="""
         -        if any(by_rank) and not all(by_rank)
         +        if not all(by_rank)
     """),
     WrongAnswer(
         "asks_once_per_model", "asks who has which gradient in the first step only",
-        check="what_nobody_used_stays_none",
+        check="unused_parameters_keep_none",
         says="no rank had a gradient of prose.weight; after synchronize_gradients it is 0", edit="""
         -    has_gradient = owners(model)
         +    if not hasattr(model, "_owners"):
@@ -83,7 +83,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "zeros_for_frozen_ones", "forgets that frozen parameters have no gradient either",
-        check="what_nobody_used_stays_none", says="no rank had a gradient of frozen.weight", edit="""
+        check="unused_parameters_keep_none", says="no rank had a gradient of frozen.weight", edit="""
         -        if any(has_gradient[name]):  # decided by the flags of all ranks, so the same on every rank
         +        if any(has_gradient[name]) or not parameter.requires_grad:
     """),
@@ -98,8 +98,8 @@ ANSWERS = (
         -            dist.all_reduce(parameter.grad)
         -            parameter.grad /= dist.get_world_size()
         +    has_gradient, parameters = owners(model), dict(model.named_parameters())
-        +    nobody = {name for name in has_gradient if not any(has_gradient[name])}
-        +    for name in sorted(parameters.keys() - nobody):
+        +    unused = {name for name in has_gradient if not any(has_gradient[name])}
+        +    for name in sorted(parameters.keys() - unused):
         +        parameter = parameters[name]
         +        if parameter.grad is None:
         +            parameter.grad = torch.zeros_like(parameter)

@@ -64,10 +64,10 @@ def starts_as_rank_0(case, rank, result):
 def equals_one_process(case, rank, result):
     if "steps" in result:
         return training_gap(case, rank, result)
-    for words, gap in result["off"].items():
+    for name, gap in result["off"].items():
         expect(
             gap < FLOAT32_TOLERANCE,
-            f"{words} off by {gap:.0%} when finish_gradient_synchronization() has returned",
+            f"{name} on rank {rank}: off by {gap:.0%} when finish_gradient_synchronization() has returned",
             "which handles are waited for there",
         )
     return 0.0
@@ -116,7 +116,7 @@ def few_messages(case, rank, result):
     expect(
         count <= MESSAGES,
         f"rank {rank} started {count} messages in a step; {MESSAGES} are allowed",
-        "how many gradients travel in one message",
+        "how many gradients are sent in one message",
     )
     return count
 

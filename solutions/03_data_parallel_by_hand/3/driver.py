@@ -1,6 +1,5 @@
 """Inside a rank, for 03.3: train with the learner's class, and record its collectives and when they start."""
 
-import hashlib
 import sys
 import time
 from contextlib import nullcontext
@@ -11,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ddp_course.grader.harness.record import Recorder, in_new_threads
+from ddp_course.grader.harness.tensors import fingerprint, largest_gap, random_tensor
 
 LAYERS, WIDTH = 8, 64  # of the wide model
 LAYER_BYTES = WIDTH * WIDTH * 4  # of the gradient of one of its layers
@@ -126,7 +126,7 @@ def train(build, bucket=350):
         with torch.no_grad():
             wrapped(batch[rank][:, 0])  # as an evaluation would
         step = {"micro_batches": micro_batches, "gradients": gradients, "weights": _gaps(wrapped.module, one_process)}
-        result["steps"].append(step | {"bits": _bits(wrapped.module)})
+        result["steps"].append(step | {"bits": fingerprint(wrapped.module.parameters())})
     largest = max(parameter.nbytes for parameter in one_process.parameters() if parameter.requires_grad)
     return result | {"bucket": max(bucket, largest)}
 
@@ -146,7 +146,7 @@ def _loss(model, batch):
 def _gaps(model, other):
     """The largest difference between the models, by name of the parameter or buffer."""
     right = dict(_tensors(other))
-    return {name: (value - right[name]).abs().max().item() for name, value in _tensors(model)}
+    return {name: largest_gap(value, right[name]) for name, value in _tensors(model)}
 
 
 def _tensors(model):
@@ -154,23 +154,18 @@ def _tensors(model):
 
 
 def _gradient_gaps(model, other):
-    """By name: [largest difference, factor], where factor * right fits the gradient best; None for no gradient."""
-    right, gaps = dict(other.named_parameters()), {}
-    for name, parameter in model.named_parameters():
-        gradient, expected = parameter.grad, right[name].grad
-        if not parameter.requires_grad:
-            continue
-        gaps[name] = None
-        if gradient is not None:
-            factor = (gradient * expected).sum() / (expected * expected).sum()
-            gaps[name] = [(gradient - expected).abs().max().item(), factor.item()]
-    return gaps
+    """{name of a trainable parameter: what _gradient_gap returns}"""
+    trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    return {
+        name: _gradient_gap(parameter.grad, other.get_parameter(name).grad) for name, parameter in trainable.items()
+    }
 
 
-def _bits(model):
-    """A hash of the weights."""
-    data = b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
-    return hashlib.sha256(data).hexdigest()[:16]
+def _gradient_gap(gradient, right):
+    """[largest difference, factor], where factor * right fits the gradient best; None if there is no gradient."""
+    if gradient is None:
+        return None
+    return [largest_gap(gradient, right), ((gradient * right).sum() / right.square().sum()).item()]
 
 
 # ---- what does it send, and when? ---------------------------------------------------------------------------------
@@ -260,8 +255,7 @@ def overlap(build):
         (one_process(_inputs(peer)) / world).backward()
     right = {name: parameter.grad for name, parameter in one_process.named_parameters()}
     gap = max(((gradients[name] - right[name]).norm() / right[name].norm()).item() for name in right)
-    off = {f"while rank 1 is late, the gradients on rank {rank} are": gap}
-    return {"orders": orders, "gave_up": gave_up, "off": off}
+    return {"orders": orders, "gave_up": gave_up, "off": {"while rank 1 is late, the gradients": gap}}
 
 
 def _has_continued(store):
@@ -288,19 +282,19 @@ class Unequal(nn.Module):
 def large_and_small(build):
     """Three steps with a large message and then a small one, which arrives before it.
 
-    off: the largest relative error of a gradient, by the words with which the message about it begins.
+    off: {"the gradient of large": its largest relative error}, and the same for small
     """
-    rank, world = dist.get_rank(), dist.get_world_size()
-    wrapped, right, off = build(Unequal(), 1.0), (world + 1) / 2, {}
+    wrapped, right = build(Unequal(), 1.0), torch.tensor((dist.get_world_size() + 1) / 2)
+    off = {}
     for _ in range(3):
         wrapped.module.zero_grad()
-        wrapped(torch.tensor(rank + 1.0)).backward()
+        wrapped(torch.tensor(dist.get_rank() + 1.0)).backward()
         wrapped.finish_gradient_synchronization()
         for name, parameter in wrapped.module.named_parameters():
-            words = f"the gradient of {name} on rank {rank} is"
-            off[words] = max(off.get(words, 0.0), (parameter.grad / right - 1).abs().max().item())
+            error = ((parameter.grad - right).abs().max() / right).item()
+            off[f"the gradient of {name}"] = max(off.get(f"the gradient of {name}", 0.0), error)
     return {"off": off}
 
 
 def _inputs(rank):
-    return torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(100 + rank))
+    return random_tensor(100 + rank, 3, WIDTH, dtype=torch.float32)

@@ -5,6 +5,7 @@ import gc
 import torch
 import torch.distributed as dist
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.utils import parameters_to_vector
 
 
 def drive(train, steps, batch_size):
@@ -27,7 +28,7 @@ def drive(train, steps, batch_size):
         hook.remove()
     if not isinstance(network, torch.nn.Module):
         return {"returned": repr(network)[:60]}
-    weights = torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
+    weights = parameters_to_vector(network.parameters()).detach()
     del network
     gc.collect()  # a DDP wrapper must not outlive the process group
     return {"weights": weights, "samples": samples}

@@ -66,7 +66,7 @@ ANSWERS = (
         +        print(f"step {step + 1}  loss {loss.item():.6f}", flush=True)
     """),
     WrongAnswer(
-        "nobody_prints", "averages the loss and prints nothing",
+        "no_rank_prints", "averages the loss and prints nothing",
         check="one_rank_prints", says="with 1 rank: 0 of them printed", edit="""
         -        if rank == 0:
         -            print(f"step {step + 1}  loss {loss.item():.6f}", flush=True)

@@ -1,11 +1,9 @@
 """04.1: a review says that DDP leaves initial weights unequal: six cases to forecast, and the code that measures."""
 
 import json
-import math
-from numbers import Real
 from pathlib import Path
 
-from ddp_course.grader.vocabulary import Call, Job, check, driver_job, expect
+from ddp_course.grader.vocabulary import Job, check, driver_job, expect, function_job, is_close
 
 from .driver import MODELS
 
@@ -16,7 +14,7 @@ TOLERANCE = 1e-9
 # This script runs once for all answers of a lane. It runs first: after a failed job of an answer it would not run.
 CLAIMS = Job(2, script=Path(__file__).with_name("given.py"), seconds=8.0, loads=("torch._dynamo",))
 MEASURING = [driver_job(world, MEASURE, MODELS.keys()) for world in (2, 3)]
-FORECASTING = Job(1, FORECAST, (Call([()], "the six cases"),))
+FORECASTING = function_job(1, FORECAST, {"the six cases": ()})
 JOBS = [CLAIMS, *MEASURING, FORECASTING]
 
 
@@ -76,9 +74,7 @@ def the_forecast_comes_true(records):
 def same(gaps, right):
     if not isinstance(gaps, dict) or set(gaps) != set(right):
         return False
-    return all(
-        isinstance(gaps[kind], Real) and math.isclose(gaps[kind], right[kind], abs_tol=TOLERANCE) for kind in right
-    )
+    return all(is_close(gaps[kind], right[kind], abs_tol=TOLERANCE) for kind in right)
 
 
 def hint_at(gaps, case, kind):

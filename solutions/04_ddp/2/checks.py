@@ -1,6 +1,6 @@
 """04.2: a barrier in the clean-up holds back the traceback of a crash; a detector that sees it, and a clean run."""
 
-from ddp_course.grader.vocabulary import Call, Job, check, driver_job, expect
+from ddp_course.grader.vocabulary import by_pattern, check, driver_job, expect
 
 from .driver import MESSAGE, TIMEOUT, VERSIONS
 
@@ -12,8 +12,8 @@ NO_CRASH, CRASHES = "no crash", ("rank 0 crashes", "rank 1 crashes")
 # A rank may wait for the timeouts of several groups in a row: hence the patience.
 def run_with(world, *crashing_ranks):
     """A job that calls the learner's run once for each crashing rank; None: no rank crashes."""
-    calls = tuple(Call([(rank,)] * world, NO_CRASH if rank is None else CRASHES[rank]) for rank in crashing_ranks)
-    return Job(world, REPAIRED, calls, seconds=7.0, patience=7.0, driver=True)
+    calls = {NO_CRASH if rank is None else CRASHES[rank]: (rank,) for rank in crashing_ranks}
+    return driver_job(world, REPAIRED, calls, seconds=7.0, patience=7.0)
 
 
 RUNS = [run_with(2, None, 1), run_with(3, 0)]
@@ -121,16 +121,13 @@ def the_detector_tells_them_apart(case):
     )
 
 
-def where_to_look(scenario):
-    """Where to look if the detector's verdict on this version is wrong."""
-    if "finally" in scenario:
-        return "where the other rank is meanwhile: if it has ended or waits in a barrier, the two meet in one"
-    if "before training" in scenario:
-        return "when your clock starts: run may need time to join, or to load, before it calls your train"
-    if "clean-up" in scenario or "six tenths" in scenario:
-        return "how long is too long: it depends on the timeout"
-    if "in its place" in scenario:
-        return "whether what comes out is the exception that your train has raised, or another one"
-    if "dropped" in scenario:
-        return "an exception that never comes out is as hidden as one that comes out late"
-    return "how long an exception may take, and what a rank returns that did not crash"
+where_to_look = by_pattern(
+    {
+        "finally": "where the other rank is meanwhile: if it has ended or waits in a barrier, the two meet in one",
+        "before training": "when your clock starts: run may need time to join, or to load, before it calls your train",
+        "clean-up|six tenths": "how long is too long: it depends on the timeout",
+        "in its place": "whether what comes out is the exception that your train has raised, or another one",
+        "dropped": "an exception that never comes out is as hidden as one that comes out late",
+        "": "how long an exception may take, and what a rank returns that did not crash",
+    }
+)

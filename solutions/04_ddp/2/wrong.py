@@ -92,7 +92,7 @@ ANSWERS = (
         +    return not came_out or time.monotonic() - raised_at > timeout_seconds
     """),
     RightAnswer(
-        "clean_up_in_finally", "leaves the group in `finally`, which with gloo waits for nobody; a barrier before",
+        "clean_up_in_finally", "leaves the group in `finally`, which with gloo waits for no other rank; a barrier before",
         edit="""
         -    train(dist.get_rank())
         -    dist.destroy_process_group()  # after a crash the process ends, and its connections close

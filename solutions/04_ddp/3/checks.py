@@ -2,7 +2,7 @@
 
 import re
 
-from ddp_course.grader.vocabulary import Wrong, by_pattern, check, driver_job, expect, show
+from ddp_course.grader.vocabulary import Wrong, are_close, by_pattern, check, driver_job, expect, show
 
 from .driver import CASES
 
@@ -45,7 +45,7 @@ def different_replicas_raise_everywhere(case):
     expect(len(silent_ranks) < case.world, f"{begin} no rank", where_to_look(case.scenario))
     raise Wrong(
         f"{begin} {case.world - len(silent_ranks)} of them, not on rank {silent_ranks[0]}",
-        "a rank that does not raise goes on and waits for one that has: how do all ranks learn what one found?",
+        "a rank that does not raise continues and waits for one that has: how do all ranks learn what one found?",
     )
 
 
@@ -109,18 +109,15 @@ def equals_one_process(case):
             )
     for rank, result in enumerate(case.results):
         expect(
-            any(close(result["losses"], right) for right in (result["local_losses"], result["global_losses"])),
+            any(
+                are_close(result["losses"], right, rel_tol=0, abs_tol=TOLERANCE)
+                for right in (result["local_losses"], result["global_losses"])
+            ),
             f"your {REPAIRED} returned {show(result['losses'])} on rank {rank}; before each step the loss of this "
             f"rank's batch was {show(result['local_losses'])}",
             "the docstring of train: how many losses does it return, and when are they computed?",
         )
     return max(gap for result in case.results for gap in result["gaps"].values())
-
-
-def close(losses, right):
-    """Whether these are the same losses, in the same order."""
-    numbers = isinstance(losses, list) and len(losses) == len(right) and all(isinstance(x, float) for x in losses)
-    return numbers and all(abs(x - y) < TOLERANCE for x, y in zip(losses, right, strict=True))
 
 
 where_to_look = by_pattern(

@@ -2,12 +2,13 @@
 
 import copy
 import gc
-import hashlib
 import math
 
 import torch
 import torch.distributed as dist
 from torch import nn
+
+from ddp_course.grader.harness.tensors import fingerprint, largest_gap
 
 from .given import Model, batches
 
@@ -28,14 +29,6 @@ def add(name, amounts):
     def change(model, rank):
         amount = amounts.get(rank, amounts.get(rank - dist.get_world_size(), 0.0))
         model.get_parameter(name).data.view(-1)[-1] += amount
-
-    return change
-
-
-def both(first, second):
-    def change(model, rank):
-        first(model, rank)
-        second(model, rank)
 
     return change
 
@@ -62,29 +55,25 @@ def nan_everywhere(model, rank):
     model.head.weight.data.fill_(math.nan)
 
 
-def nothing(model, rank):
-    pass
-
-
-CASES = {  # scenario: what is done to the model of each rank, and the first parameter and rank that differ, if any do
-    "all equal": (nothing, None),
-    "the head of each rank trained alone": (trained_alone, ("head.weight", 1)),
-    "one element of head.bias, by 1e-12, on the last rank": (add("head.bias", {-1: 1e-12}), ("head.bias", -1)),
-    "head.weight is NaN on the last rank": (add("head.weight", {-1: math.nan}), ("head.weight", -1)),
-    "all equal, head.weight a NaN on every rank": (nan_everywhere, None),
-    "two elements of head.weight swapped on rank 1": (swap_elements, ("head.weight", 1)),
+CASES = {  # scenario: the changes of the model of each rank, and the first parameter and rank that differ, if any do
+    "all equal": ([], None),
+    "the head of each rank trained alone": ([trained_alone], ("head.weight", 1)),
+    "one element of head.bias, by 1e-12, on the last rank": ([add("head.bias", {-1: 1e-12})], ("head.bias", -1)),
+    "head.weight is NaN on the last rank": ([add("head.weight", {-1: math.nan})], ("head.weight", -1)),
+    "all equal, head.weight a NaN on every rank": ([nan_everywhere], None),
+    "two elements of head.weight swapped on rank 1": ([swap_elements], ("head.weight", 1)),
     "head.weight and head.bias on rank 1": (
-        both(add("head.weight", {1: 0.5}), add("head.bias", {1: 0.5})),
+        [add("head.weight", {1: 0.5}), add("head.bias", {1: 0.5})],
         ("head.weight", 1),
     ),
-    "the frozen backbone.weight on rank 1": (add("backbone.weight", {1: 0.5}), ("backbone.weight", 1)),
-    "head.weight: rank 1 above, rank 2 as far below": (add("head.weight", {1: 0.25, 2: -0.25}), ("head.weight", 1)),
-    "head.weight of rank 0, the others agree": (add("head.weight", {0: 0.5}), ("head.weight", 1)),
+    "the frozen backbone.weight on rank 1": ([add("backbone.weight", {1: 0.5})], ("backbone.weight", 1)),
+    "head.weight: rank 1 above, rank 2 as far below": ([add("head.weight", {1: 0.25, 2: -0.25})], ("head.weight", 1)),
+    "head.weight of rank 0, the others agree": ([add("head.weight", {0: 0.5})], ("head.weight", 1)),
     "head.bias on rank 1, head.weight on rank 2": (
-        both(add("head.bias", {1: 0.5}), add("head.weight", {2: 0.5})),
+        [add("head.bias", {1: 0.5}), add("head.weight", {2: 0.5})],
         ("head.weight", 2),
     ),
-    "head.bias is 0.0 on ranks 0 and 2, -0.0 on rank 1": (signed_zero({1: -1.0}), ("head.bias", 1)),
+    "head.bias is 0.0 on ranks 0 and 2, -0.0 on rank 1": ([signed_zero({1: -1.0})], ("head.bias", 1)),
 }
 
 
@@ -96,8 +85,8 @@ def drive(function, what):
     """
     rank, world, model = dist.get_rank(), dist.get_world_size(), make_model()
     if isinstance(what, str):
-        change, _ = CASES[what]
-        change(model, rank)
+        for change in CASES[what][0]:
+            change(model, rank)
         old = bits_of(model)
         raised, new = raised_by(function, model), bits_of(model)
         return {"raised": raised, "changed": [name for name in old if new[name] != old[name]]}
@@ -110,7 +99,7 @@ def drive(function, what):
         global_batch = [torch.cat(parts) for parts in zip(*rank_batches, strict=True)]
         global_losses += train_head(one_process, [global_batch])
     right = dict(one_process.named_parameters())
-    gaps = {name: (parameter - right[name]).abs().max().item() for name, parameter in model.named_parameters()}
+    gaps = {name: largest_gap(parameter, right[name]) for name, parameter in model.named_parameters()}
     if isinstance(losses, (list, tuple)) or torch.is_tensor(losses) and losses.dim() == 1:
         losses = [float(loss) if torch.is_tensor(loss) and loss.numel() == 1 else loss for loss in losses]
     report = {"gaps": gaps, "bits": bits_of(model), "losses": losses}
@@ -119,10 +108,7 @@ def drive(function, what):
 
 def bits_of(model):
     """{name of a parameter: a hash of its bits}"""
-    return {
-        name: hashlib.sha256(parameter.detach().numpy().tobytes()).hexdigest()
-        for name, parameter in model.named_parameters()
-    }
+    return {name: fingerprint([parameter]) for name, parameter in model.named_parameters()}
 
 
 def raised_by(function, model):

@@ -4,7 +4,18 @@ import re
 
 import torch
 
-from ddp_course.grader.vocabulary import Call, Job, Wrong, cases, check, expect, expect_few_bytes_sent, show
+from ddp_course.grader.vocabulary import (
+    Call,
+    Job,
+    Wrong,
+    cases,
+    check,
+    driver_job,
+    expect,
+    expect_few_bytes_sent,
+    function_job,
+    show,
+)
 
 from . import given as given_script
 
@@ -35,27 +46,23 @@ def data_of_the_broken_script(world):
 
 
 SWAPPED = changed((10, BASE[11]), (11, BASE[10]))
-MADE_UP = [
-    ("all equal", [BASE, BASE, BASE, BASE]),
-    ("one token of rank 2 is different", [BASE, BASE, changed((4321, BASE[4321] + 1)), BASE]),
-    ("rank 1 has two tokens in another order", [BASE, SWAPPED, BASE, BASE]),
-    ("rank 3 has one token fewer", [BASE, BASE, BASE, BASE[:-1]]),
-    ("rank 3 has a zero more at the end", [BASE, BASE, BASE, torch.cat([BASE, torch.zeros(1, dtype=torch.int64)])]),
-    ("only ranks 0 and 2 agree", [BASE, BASE.flip(0), BASE, BASE.roll(1)]),
-    ("ranks 1, 2 and 3 agree, rank 0 differs", [SWAPPED, BASE, BASE, BASE]),
-    ("the data of the broken script", data_of_the_broken_script(4)),
-    ("a token of rank 1 is larger by 256", [BASE, changed((77, BASE[77] + 256)), BASE, BASE]),
-    ("a token of rank 2 is larger by 65,536", [BASE, BASE, changed((77, BASE[77] + 2**16)), BASE]),
-]
-DETECT = [
-    Job(
-        4, function=FUNCTION, calls=tuple(Call([(tokens,) for tokens in data], scenario) for scenario, data in MADE_UP)
-    ),
-    Job(1, function=FUNCTION, calls=(Call([(BASE,)], "one rank"),)),
-]
-MAKE = Job(3, function="data_and_mask", calls=(Call([()] * 3, "first call"), Call([()] * 3, "second call")))
+MADE_UP = {  # the data of each rank
+    "all equal": [BASE, BASE, BASE, BASE],
+    "one token of rank 2 is different": [BASE, BASE, changed((4321, BASE[4321] + 1)), BASE],
+    "rank 1 has two tokens in another order": [BASE, SWAPPED, BASE, BASE],
+    "rank 3 has one token fewer": [BASE, BASE, BASE, BASE[:-1]],
+    "rank 3 has a zero more at the end": [BASE, BASE, BASE, torch.cat([BASE, torch.zeros(1, dtype=torch.int64)])],
+    "only ranks 0 and 2 agree": [BASE, BASE.flip(0), BASE, BASE.roll(1)],
+    "ranks 1, 2 and 3 agree, rank 0 differs": [SWAPPED, BASE, BASE, BASE],
+    "the data of the broken script": data_of_the_broken_script(4),
+    "a token of rank 1 is larger by 256": [BASE, changed((77, BASE[77] + 256)), BASE, BASE],
+    "a token of rank 2 is larger by 65,536": [BASE, BASE, changed((77, BASE[77] + 2**16)), BASE],
+}
+MADE_UP_CALLS = tuple(Call([(tokens,) for tokens in data], scenario) for scenario, data in MADE_UP.items())
+DETECT = [Job(4, FUNCTION, MADE_UP_CALLS), function_job(1, FUNCTION, {"one rank": (BASE,)})]
+MAKE = function_job(3, "data_and_mask", {"first call": (), "second call": ()})
 RUN = Job(2, seconds=5.0)
-ANOTHER_RUN = Job(2, "make_data", (Call([()] * 2, "another run"),), driver=True)
+ANOTHER_RUN = driver_job(2, "make_data", {"another run": ()})
 JOBS = [*DETECT, MAKE, RUN, ANOTHER_RUN]
 
 
@@ -101,11 +108,11 @@ def the_data_is_of_the_same_kind(case, rank, result):
 def all_ranks_hold_the_same_data(records):
     *calls, another_run = cases(records)
     first, second = [[result[0] for result in case.results] for case in calls]
-    if odd := differing_ranks(first):
-        equal_share = (first[0] == first[odd[0]]).float().mean().item()
+    if unequal := differing_ranks(first):
+        equal_share = (first[0] == first[unequal[0]]).float().mean().item()
         raise Wrong(
-            f"with 3 ranks: ranks {odd} hold other data than rank 0; rank {odd[0]} agrees with it in {equal_share:.0%} "
-            "of the tokens",
+            f"with 3 ranks: ranks {unequal} hold other data than rank 0; rank {unequal[0]} agrees with it in "
+            f"{equal_share:.0%} of the tokens",
             "which generator do the random numbers of make_data come from, and who seeded it?",
         )
     expect(

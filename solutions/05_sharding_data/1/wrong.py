@@ -31,7 +31,7 @@ ANSWERS = (
         +        print(f"rank {rank}: validation loss {loss:.6f}")
     """),
     WrongAnswer(
-        "seeds_everybody", "seeds the generator that dropout uses too",
+        "seeds_the_common_generator", "seeds the generator that dropout uses too",
         check="other_randomness_is_left_alone", says="3 ranks drew 1 different dropout mask", edit="""
         -    generator = torch.Generator().manual_seed(1)
         -    steps = torch.randint(-2, 4, (TOKENS,), generator=generator)
@@ -68,7 +68,7 @@ ANSWERS = (
         +import random
     """),
     WrongAnswer(
-        "hash_of_a_name", "seeds with the hash of a text, which Python salts anew in each process",
+        "hash_of_a_name", "seeds with the hash of a text, which Python salts in each process",
         check="all_ranks_hold_the_same_data", says="other tokens on rank 0 of another run", look="from run to run", edit="""
         -    generator = torch.Generator().manual_seed(1)
         +    seed = torch.tensor(hash("tokens"))
@@ -76,7 +76,7 @@ ANSWERS = (
         +    generator = torch.Generator().manual_seed(seed.item())
     """),
     RightAnswer(
-        "broadcast_of_a_seeded_draw", "rank 0 draws with a seed and broadcasts; hashes travel as tensors",
+        "broadcast_of_a_seeded_draw", "rank 0 draws with a seed and broadcasts; hashes are sent as tensors",
         edit="""
         -    own_hash = hashlib.sha256(data.numpy().tobytes()).digest()
         -    hashes = [None] * dist.get_world_size()
@@ -84,9 +84,9 @@ ANSWERS = (
         -    return [rank for rank, digest in enumerate(hashes) if digest != hashes[0]]
         +    digest = hashlib.md5(data.numpy().tobytes()).digest() + len(data).to_bytes(8, "little")
         +    own_hash = torch.frombuffer(bytearray(digest), dtype=torch.uint8)
-        +    everybody = [torch.empty_like(own_hash) for _ in range(dist.get_world_size())]
-        +    dist.all_gather(everybody, own_hash)
-        +    return [rank for rank in range(len(everybody)) if not torch.equal(everybody[rank], everybody[0])]
+        +    hashes = [torch.empty_like(own_hash) for _ in range(dist.get_world_size())]
+        +    dist.all_gather(hashes, own_hash)
+        +    return [rank for rank in range(len(hashes)) if not torch.equal(hashes[rank], hashes[0])]
         @@
         -    generator = torch.Generator().manual_seed(1)
         -    steps = torch.randint(-2, 4, (TOKENS,), generator=generator)

@@ -2,13 +2,14 @@
 
 import torch
 
-from ddp_course.grader.vocabulary import Call, Job, Wrong, cases, check, expect, like_neighbours, show
+from ddp_course.grader.vocabulary import Call, Job, Wrong, cases, check, expect, function_job, like_neighbours, show
 
 from . import given as given_script
 
 SAMPLES = given_script.SAMPLES
 NAMES = ("weights", "samples", "dropout", "noise")
 FUNCTION = "count_faults"
+BROKEN = "the broken script, 4 ranks"
 MEANING = {
     "read again": "the number of samples in the lists of all ranks, minus the number of different ones",
     "never read": "how many of the samples from 0 to samples - 1 are in no rank's list?",
@@ -68,26 +69,26 @@ def draws_of_the_broken_script(seed, world):
         return [given_script.draw(seed, 0, rank, world) for rank in range(world)]
 
 
-MADE_UP = [
-    ("nothing is wrong", make_draws(3)),
-    ("one rank, nothing is wrong", make_draws(1)),
-    ("rank 2 starts with one other weight", with_weight(make_draws(3), 2, -1.0)),
-    ("ranks 1 and 3 draw alike", make_draws(4, alike=(1, 3))),
-    ("all ranks draw alike", make_draws(4, alike=(0, 1, 2, 3))),
-    ("every rank reads everything", make_draws(3, samples_of=lambda rank: list(range(SAMPLES)))),
-    ("sample 0 is read by all, some by nobody", make_draws(3, samples_of=lambda rank: [0, 10 + rank, 20 + rank])),
-    ("rank 1 reads a sample twice itself", make_draws(2, samples_of=lambda rank: [0, 1] if rank == 0 else [2, 2])),
-    ("only rank 0 starts with other weights", with_weight(make_draws(4), 0, -1.0)),
-    ("ranks 1 and 2 draw one mask, and noise off in its last bits", with_same_mask(make_draws(3), 1, 2)),
-    ("a weight of rank 1 is off in its last bit", with_weight(make_draws(3), 1, 3.0000002)),
-    ("the broken script, 2 ranks", draws_of_the_broken_script(0, 2)),
-    ("the broken script, 4 ranks", draws_of_the_broken_script(5, 4)),
-]
+MADE_UP = {
+    "nothing is wrong": make_draws(3),
+    "one rank, nothing is wrong": make_draws(1),
+    "rank 2 starts with one other weight": with_weight(make_draws(3), 2, -1.0),
+    "ranks 1 and 3 draw alike": make_draws(4, alike=(1, 3)),
+    "all ranks draw alike": make_draws(4, alike=(0, 1, 2, 3)),
+    "every rank reads everything": make_draws(3, samples_of=lambda rank: list(range(SAMPLES))),
+    "sample 0 is read by all, some by no rank": make_draws(3, samples_of=lambda rank: [0, 10 + rank, 20 + rank]),
+    "rank 1 reads a sample twice itself": make_draws(2, samples_of=lambda rank: [0, 1] if rank == 0 else [2, 2]),
+    "only rank 0 starts with other weights": with_weight(make_draws(4), 0, -1.0),
+    "ranks 1 and 2 draw one mask, and noise off in its last bits": with_same_mask(make_draws(3), 1, 2),
+    "a weight of rank 1 is off in its last bit": with_weight(make_draws(3), 1, 3.0000002),
+    "the broken script, 2 ranks": draws_of_the_broken_script(0, 2),
+    BROKEN: draws_of_the_broken_script(5, 4),
+}
 FEWER_SAMPLES = 40  # than the SAMPLES of the script
 SIX_READ = make_draws(3, samples_of=lambda rank: [rank, rank + 3])
-COUNT_CALLS = [Call([(draws, SAMPLES)], scenario) for scenario, draws in MADE_UP]
-COUNT_CALLS.append(Call([(SIX_READ, FEWER_SAMPLES)], f"{FEWER_SAMPLES} samples, 6 are read"))
-COUNT = Job(1, function=FUNCTION, calls=tuple(COUNT_CALLS))
+COUNT_CALLS = {scenario: (draws, SAMPLES) for scenario, draws in MADE_UP.items()}
+COUNT_CALLS[f"{FEWER_SAMPLES} samples, 6 are read"] = (SIX_READ, FEWER_SAMPLES)
+COUNT = function_job(1, FUNCTION, COUNT_CALLS)
 SETTINGS = [(1, 0), (1, 1), (2, 0), (1, 0)]  # (seed, epoch); the last repeats the first
 
 
@@ -104,12 +105,12 @@ def draw_job(world):
 
 DRAWS = [draw_job(world) for world in (4, 3, 2, 1)]
 # One process draws for one of the 12 ranks in each call.
-DRAW_KEYS = Job(1, "draw", tuple(Call([(*key, 12)], "seed {}, epoch {}, rank {} of 12".format(*key)) for key in KEYS))
+DRAW_KEYS = function_job(1, "draw", {"seed {}, epoch {}, rank {} of 12".format(*key): (*key, 12) for key in KEYS})
 JOBS = [COUNT, *DRAWS, DRAW_KEYS]
 
 
 @check(
-    f"{FUNCTION} counts right; of the broken script on 4 ranks: {count_faults(MADE_UP[-1][1], SAMPLES)}",
+    f"{FUNCTION} counts right; of the broken script on 4 ranks: {count_faults(MADE_UP[BROKEN], SAMPLES)}",
     [COUNT],
     begin="{scenario}: ",
 )
@@ -162,7 +163,7 @@ def weights_are_equal_and_samples_disjoint(records):
         expect(
             not counts["read again"] and not counts["never read"],
             f"{case.where}{counts['read again']} readings are of samples that were read before, and "
-            f"{counts['never read']} of {SAMPLES} samples are read by nobody",
+            f"{counts['never read']} of {SAMPLES} samples are read by no rank",
             "ranks take slices: of one order or of several?",
         )
         sizes = {len(result["samples"]) for result in case.results}

@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "blocks_lose_the_rest", "cuts the order into equal blocks and loses what is left",
-        check="weights_are_equal_and_samples_disjoint", says="samples are read by nobody", edit="""
+        check="weights_are_equal_and_samples_disjoint", says="samples are read by no rank", edit="""
         -    samples = order[rank::world_size].tolist()
         +    samples = order[rank * (SAMPLES // 5) : (rank + 1) * (SAMPLES // 5)].tolist()
     """),
@@ -38,7 +38,7 @@ ANSWERS = (
         +    weights = torch.randn(6, generator=generator("weights"))
     """),
     WrongAnswer(
-        "goes_on_drawing", "draws the noise from the common generator, which is not seeded",
+        "never_seeded_again", "draws the noise from the common generator, which is not seeded",
         check="epochs_differ_and_runs_repeat", says="seed 1, epoch 0 was drawn twice", edit="""
         -    noise = torch.randn(6, generator=generator("noise", seed, epoch, rank))
         +    noise = torch.randn(6)

@@ -1,10 +1,11 @@
 """05.3: a wrapper that skips the batches of other ranks, replaced; and a function that finds all of its faults."""
 
-from ddp_course.grader.vocabulary import Call, Job, check, expect, like_neighbours, where
+from ddp_course.grader.vocabulary import Call, Job, check, expect, function_job, like_neighbours, where
 
 from .given import run
 
 FUNCTION = "diagnose"
+BROKEN = "the broken script, 40 samples on 4 ranks"
 
 
 def rank(*batches, built=None, raised=None):
@@ -29,24 +30,24 @@ def diagnose(ranks):
     return [name for name, present in faults.items() if present]
 
 
-MADE_UP = [
-    ("nothing is wrong", [rank([0, 4], [2, 6]), rank([1, 5], [3, 7])]),
-    ("nothing is wrong, the last batches are short", [rank([0, 4], [2, 6]), rank([1, 5], [3])]),
-    ("nothing is wrong, some samples are left out", [rank([9, 4]), rank([1, 5]), rank([12, 7])]),
-    ("no rank has a batch", [rank(), rank()]),
-    ("rank 2 of four has a batch more", [rank([0]), rank([1]), rank([2], [3]), rank([4])]),
-    ("rank 0 has a batch fewer", [rank([0, 5]), rank([1], [4]), rank([2], [3])]),
-    ("ranks 0 and 2 read sample 5", [rank([0, 5]), rank([1, 6]), rank([5, 2])]),
-    ("rank 1 reads sample 5 twice", [rank([0], [3]), rank([5], [5])]),
-    ("rank 1 built two and used one", [rank([0]), rank([1], built=2), rank([2])]),
-    ("rank 1 raised in the end", [rank([0]), rank([1], raised="RuntimeError")]),
-    ("all four are wrong", [rank([0], [1]), rank([0], built=2, raised="RuntimeError")]),
-    ("rank 1 reads sample 5 twice in one batch", [rank([0, 3]), rank([5, 5])]),
-    ("the broken script, 40 samples on 4 ranks", results_of_the_broken_script(40, 4)),
-    ("the broken script, 32 samples on 2 ranks", results_of_the_broken_script(32, 2)),
-    ("the broken script on 1 rank", results_of_the_broken_script(16, 1)),
-]
-DIAGNOSE = Job(1, function=FUNCTION, calls=tuple(Call([(ranks,)], scenario) for scenario, ranks in MADE_UP))
+MADE_UP = {
+    "nothing is wrong": [rank([0, 4], [2, 6]), rank([1, 5], [3, 7])],
+    "nothing is wrong, the last batches are short": [rank([0, 4], [2, 6]), rank([1, 5], [3])],
+    "nothing is wrong, some samples are left out": [rank([9, 4]), rank([1, 5]), rank([12, 7])],
+    "no rank has a batch": [rank(), rank()],
+    "rank 2 of four has a batch more": [rank([0]), rank([1]), rank([2], [3]), rank([4])],
+    "rank 0 has a batch fewer": [rank([0, 5]), rank([1], [4]), rank([2], [3])],
+    "ranks 0 and 2 read sample 5": [rank([0, 5]), rank([1, 6]), rank([5, 2])],
+    "rank 1 reads sample 5 twice": [rank([0], [3]), rank([5], [5])],
+    "rank 1 built two and used one": [rank([0]), rank([1], built=2), rank([2])],
+    "rank 1 raised in the end": [rank([0]), rank([1], raised="RuntimeError")],
+    "all four are wrong": [rank([0], [1]), rank([0], built=2, raised="RuntimeError")],
+    "rank 1 reads sample 5 twice in one batch": [rank([0, 3]), rank([5, 5])],
+    BROKEN: results_of_the_broken_script(40, 4),
+    "the broken script, 32 samples on 2 ranks": results_of_the_broken_script(32, 2),
+    "the broken script on 1 rank": results_of_the_broken_script(16, 1),
+}
+DIAGNOSE = function_job(1, FUNCTION, {scenario: (ranks,) for scenario, ranks in MADE_UP.items()})
 
 
 def run_job(world, *sample_counts, batch_size=4):
@@ -69,7 +70,7 @@ JOBS = [DIAGNOSE, *RUNS]
 
 
 @check(
-    f"{FUNCTION} finds what is wrong; with the broken script on 4 ranks: {', '.join(diagnose(MADE_UP[-3][1]))}",
+    f"{FUNCTION} finds what is wrong; with the broken script on 4 ranks: {', '.join(diagnose(MADE_UP[BROKEN]))}",
     [DIAGNOSE],
     begin="{scenario}: ",
 )
@@ -125,7 +126,7 @@ def each_sample_is_read_once(case):
     )
     expect(
         unread < case.world * batch_size,
-        f"{unread} samples are read by nobody; a global batch is {case.world * batch_size}",
+        f"{unread} samples are read by no rank; a global batch is {case.world * batch_size}",
         "how many global batches are there in these samples?",
     )
     return unread
@@ -143,12 +144,12 @@ def only_own_batches_are_built(case, rank, result):
         built_for_the_first == 1,
         f"rank {rank} had built {built_for_the_first} batches when the first was handed out: a run that stops there "
         "has built the others for nothing",
-        "a generator builds a batch, yields it, and goes on when the next one is asked for",
+        "a generator builds a batch, yields it, and continues when the next one is asked for",
     )
 
 
 @check("every epoch has a random order of its own", RUNS)
-def epochs_are_shuffled_anew(cases):
+def each_epoch_has_its_own_order(cases):
     """Rank 0 reads its samples in another order in each epoch, and never sorted."""
     orders = {}
     for case in cases:
@@ -170,7 +171,7 @@ def epochs_are_shuffled_anew(cases):
             )
             expect(
                 not like_neighbours(order, earlier_order),
-                f"{begin} in epoch {epoch}: the order of epoch {earlier}, begun at another place or read backwards",
+                f"{begin} in epoch {epoch}: the order of epoch {earlier}, started elsewhere or read backwards",
                 "is the order of an epoch drawn, or made from that of another epoch?",
             )
 

@@ -23,12 +23,12 @@ ANSWERS = (
     """),
     WrongAnswer(
         "not_shuffled", "deals the samples out in order",
-        check="epochs_are_shuffled_anew", says="not shuffled", edit="""
+        check="each_epoch_has_its_own_order", says="not shuffled", edit="""
         -    random.Random(42 + 1000 * epoch).shuffle(order)  # the same on all ranks
     """),
     WrongAnswer(
         "one_global_batch_too_few", "its last full global batch is lost",
-        check="each_sample_is_read_once", says="samples are read by nobody", edit="""
+        check="each_sample_is_read_once", says="samples are read by no rank", edit="""
         -    for start in range(0, len(order) - global_batch + 1, global_batch):
         +    for start in range(0, len(order) - global_batch, global_batch):
     """),
@@ -42,7 +42,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "rotates", "begins the same order one place further on in every epoch",
-        check="epochs_are_shuffled_anew", says="in epoch 1: the order of epoch 0, begun at another place", edit="""
+        check="each_epoch_has_its_own_order", says="in epoch 1: the order of epoch 0, started elsewhere", edit="""
         -    random.Random(42 + 1000 * epoch).shuffle(order)  # the same on all ranks
         +    random.Random(42).shuffle(order)  # the same on all ranks
         +    order = order[epoch:] + order[:epoch]

@@ -24,7 +24,7 @@ def call(scenario, *stages, seed=SEED):
 
 WHOLE = call("2 ranks, no workers, two epochs", stage(2, 0), stage(2, 0))
 STOPPED = [
-    call("2 ranks stop after 3 batches, and go on with 2 workers each", stage(2, 0, 3), stage(2, 2)),
+    call("2 ranks stop after 3 batches, and continue with 2 workers each", stage(2, 0, 3), stage(2, 2)),
     call("2 ranks with 1 worker stop after 2 and after 5 batches", stage(2, 1, 2), stage(2, 0, 3), stage(2, 0)),
 ]
 CALLS = (
@@ -33,9 +33,7 @@ CALLS = (
     WHOLE,
     *STOPPED,
     # 3 ranks share the last 4 of the 64 samples: parts of 2, 2 and 0 would leave one without a batch.
-    call(
-        "2 ranks stop after 5 batches, 4 go on for one, 3 go on to the end", stage(2, 2, 5), stage(4, 0, 1), stage(3, 1)
-    ),
+    call("2 ranks stop after 5 batches, 4 continue for one, 3 to the end", stage(2, 2, 5), stage(4, 0, 1), stage(3, 1)),
     call("2 ranks, the next seed, two epochs", stage(2, 0), stage(2, 0), seed=SEED + 1),
     # Seed 20 in epoch 10 and seed 201 in epoch 0 have the same digits.
     call("1 rank, seed 20, eleven epochs", *[stage(1, 0)] * 11, seed=20),
@@ -130,7 +128,7 @@ def the_order_is_random(records):
                 )
                 expect(
                     not like_neighbours(order[0], other[0]),
-                    f"{observed}, begun at another place or read backwards",
+                    f"{observed}, started elsewhere or read backwards",
                     "is the order of an epoch drawn, or made from that of another epoch?",
                 )
 
@@ -159,7 +157,7 @@ def the_state_is_small(records):
     expect(
         longest <= LARGEST_STATE,
         f"a state has {longest} characters; {LARGEST_STATE} are enough for a stream of any length",
-        "which numbers are needed to draw the order again, and to go on at the right sample?",
+        "which numbers are needed to draw the order again, and to continue at the right sample?",
     )
     return longest
 

@@ -16,7 +16,7 @@ ANSWERS = (
         +        starts = range(self.start, len(order) - global_batch + 1, global_batch)
     """),
     WrongAnswer(
-        "loads_and_skips", "loads all samples before the one that it goes on with",
+        "loads_and_skips", "loads all samples before the one that it continues with",
         check="nothing_is_loaded_in_vain", says="loaded", edit="""
                  starts = range(self.start, len(order), global_batch)
         +        for file, line in order[: self.start]:
@@ -60,7 +60,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "rotates", "begins the order of the seed 20 samples further on in every epoch",
-        check="the_order_is_random", says="begun at another place", edit="""
+        check="the_order_is_random", says="started elsewhere", edit="""
         -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a sum could repeat: (1, 2), (2, 1)
         +        random.Random(f"{self.seed}").shuffle(order)
         +        order = order[20 * self.epoch % len(order) :] + order[: 20 * self.epoch % len(order)]
@@ -73,7 +73,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "workers_by_their_place", "counts the batches of the epoch, not those after the stop, to deal them to workers",
-        check="workers_and_stops_change_nothing", says="2 ranks stop after 3 batches, and go on with 2 workers each",
+        check="workers_and_stops_change_nothing", says="2 ranks stop after 3 batches, and continue with 2 workers each",
         edit="""
         -        for start in starts[first::step]:
         +        for start in starts[(first - self.start // global_batch) % step :: step]:

@@ -2,7 +2,8 @@
 
 import torch
 
-from ddp_course.grader.vocabulary import Detector, called_once, check, driver_job, expect
+from ddp_course.grader.harness.tensors import largest_gap
+from ddp_course.grader.vocabulary import Detector, called_once, check, driver_job, expect, total_bytes
 
 from . import driver
 
@@ -21,8 +22,8 @@ JOBS = [*DETECT, *TRAIN]
 
 
 detector = Detector(DETECTOR, RIGHT, BROKEN, DETECT)
-DETECTED = [
-    detector.agrees("what a rank knows of the others when it decides: an all-gather leaves the same on every rank"),
+DETECTOR_CHECKS = [
+    detector.agrees("what a rank has from the others when it decides: an all-gather leaves the same on every rank"),
     detector.passes(
         ", but the weights are equal on all ranks",
         "what your detector compares: weights of different ranks, or something else? Is the module that it makes the "
@@ -50,7 +51,7 @@ it_is_called_once = called_once(
 def the_global_batch_is_learned(case):
     _, steps, accumulate, optimizer = case.args[0]
     right = driver.one_process(case.world, steps, accumulate, optimizer)
-    gaps = [(result - right).abs().max().item() for result in case.results]
+    gaps = [largest_gap(result, right) for result in case.results]
     rank = max(range(case.world), key=gaps.__getitem__)
     ranks_differ = not all(torch.equal(result, case.results[0]) for result in case.results)
     look_at = "the divisor of the loss, and when the gradients are set to zero"
@@ -70,13 +71,9 @@ def the_global_batch_is_learned(case):
 @check("and its gradients travel once a step", TRAIN, begin="{ranks}: ")
 def gradients_are_sent_once_per_step(case, rank, result):
     _, steps, accumulate, _ = case.args[0]
-    operations = case.operations[rank]
-    sent = sum(
-        operation.bytes
-        for operation in operations
-        if operation.op not in ("broadcast", "barrier") and operation.bytes >= 8
-    )
-    started, size = sum(operation.op == "all_reduce" for operation in operations), result.numel() * 8
+    operations, size = case.operations[rank], result.numel() * 8
+    sent = total_bytes(operations, without=("broadcast",))
+    started = sum(operation.op == "all_reduce" for operation in operations)
     expect(
         sent <= steps * (size + OTHER_BYTES),
         f"in {steps} step(s) of {accumulate} micro-batch(es) rank {rank} started {started} all-reduce(s) and "

@@ -29,7 +29,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "compares_first_and_last", "the detector compares the first rank with the last and no other",
-        check="what_is_broken_is_seen", says="rank 1 ends with two numbers exchanged", edit="""
+        check="broken_versions_are_caught", says="rank 1 ends with two numbers exchanged", edit="""
         -    return all(torch.equal(other, gathered[0]) for other in gathered)
         +    return torch.equal(gathered[0], gathered[-1])
     """),
@@ -41,7 +41,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "looks_at_the_loss", "the detector compares the ranks' losses, which differ by their data",
-        check="what_is_right_passes", says="returned False, but the weights are equal", edit="""
+        check="right_versions_pass", says="returned False, but the weights are equal", edit="""
         -    weight = module.weight.detach()
         +    weight = module(*micro_batches_of(dist.get_rank(), 1)[0]).detach()
     """),
@@ -53,7 +53,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "same_data_everywhere", "the detector gives all ranks the same micro-batches",
-        check="what_is_broken_is_seen", says="the flag set after the forward", edit="""
+        check="broken_versions_are_caught", says="the flag set after the forward", edit="""
         -    train(module, optimizer, micro_batches_of(dist.get_rank(), 12), 4)
         +    train(module, optimizer, micro_batches_of(0, 12), 4)
     """),

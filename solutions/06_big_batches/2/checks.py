@@ -4,7 +4,8 @@ import math
 
 import torch
 
-from ddp_course.grader.vocabulary import called_once, check, driver_job, expect, numbers
+from ddp_course.grader.harness.tensors import largest_gap
+from ddp_course.grader.vocabulary import are_close, called_once, check, driver_job, expect, total_bytes
 
 from . import driver
 
@@ -36,10 +37,9 @@ def shown(sizes):
 )
 def the_sizes_are_read_right(case, rank, result):
     what, epochs, micro_batches, accumulate, _ = case.args[0]
-    sizes, right = numbers(result), driver.VERSIONS[what].sizes(epochs, micro_batches, accumulate)
-    same = isinstance(result, list) and sizes is not None and len(sizes) == len(right)
+    right = driver.VERSIONS[what].sizes(epochs, micro_batches, accumulate)
     expect(
-        same and all(abs(a - b) < 1e-4 for a, b in zip(sizes, right, strict=True)),
+        isinstance(result, list) and are_close(result, right, rel_tol=0, abs_tol=1e-4),
         f"{DETECTOR}(train, {epochs}, {micro_batches}, {accumulate}) returned {shown(result)} on rank {rank}, not "
         f"{shown(right)}",
         where_to_look(result, right, int(case.tensors_after[rank][-1])),
@@ -57,7 +57,7 @@ it_is_called_once = called_once(
 def every_micro_batch_counts_once(case):
     _, counts, accumulate, optimizer = case.args[0]
     right = driver.one_process(case.world, counts, accumulate, optimizer)
-    gaps = [(result - right).abs().max().item() for result in case.results]
+    gaps = [largest_gap(result, right) for result in case.results]
     rank = max(range(case.world), key=gaps.__getitem__)
     expect(
         gaps[rank] < CLOSE,
@@ -73,7 +73,7 @@ def every_micro_batch_counts_once(case):
 def gradients_are_sent_once_per_step(case, rank, result):
     _, counts, accumulate, _ = case.args[0]
     steps, size = sum(math.ceil(count / accumulate) for count in counts), result.numel() * 8
-    sent = sum(operation.bytes for operation in case.operations[rank] if operation.op != "broadcast")
+    sent = total_bytes(case.operations[rank], without=("broadcast",))
     expect(
         sent <= steps * (size + OTHER_BYTES),
         f"{begin(case)}rank {rank} handed over {sent:,} bytes in {steps} steps; the gradients have {size:,}",
@@ -105,7 +105,7 @@ def likeness(case):
     """The end of a message about wrong weights: which known loop gives them, or that the ranks differ; or ""."""
     for what, loop in driver.VERSIONS.items():
         weights = driver.one_process(case.world, *case.args[0][1:], loop)
-        if all((result - weights).abs().max() < CLOSE for result in case.results):
+        if all(largest_gap(result, weights) < CLOSE for result in case.results):
             return f"; they are the weights of this loop: {what}"
     if not all(torch.equal(result, case.results[0]) for result in case.results):
         return ", and the ranks differ from each other"

@@ -39,7 +39,7 @@ ANSWERS = (
         +                settings["lr"] /= accumulate / len(group)
     """),
     WrongAnswer(
-        "trains_epoch_by_epoch", "the detector calls train for each epoch anew",
+        "trains_epoch_by_epoch", "the detector calls train for each epoch by itself",
         check="the_sizes_are_read_right", says="adds the rest to the next epoch",
         look="how often train is called: 2 times here", edit="""
         -    train(module, optimizer, [[torch.ones(3)] * micro_batches] * epochs, accumulate)

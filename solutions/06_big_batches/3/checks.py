@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from ddp_course.grader.harness.tensors import largest_gap
 from ddp_course.grader.vocabulary import (
     Detector,
     Mistake,
@@ -12,9 +13,9 @@ from ddp_course.grader.vocabulary import (
     called_once,
     check,
     driver_job,
-    expect,
+    expect_loss,
     expect_shapes,
-    number,
+    norm,
     recognised,
 )
 
@@ -53,7 +54,7 @@ BLIND_SPOTS = {
 
 
 detector = Detector(DETECTOR, RIGHT, BROKEN, DETECT)
-DETECTED = [
+DETECTOR_CHECKS = [
     detector.agrees("how a rank learns the verdicts of the others"),
     detector.passes(
         ", but that one is exact to rounding",
@@ -82,15 +83,14 @@ it_is_called_once = called_once(
 def the_loss_is_exact(case):
     right, _ = one_process(case)
     for rank, (loss, _) in enumerate(case.results):
-        loss = number(loss)
-        expect(
-            isinstance(loss, int | float),
-            f"the loss on rank {rank} is {str(loss)[:60]!r}, not a number",
-            "the value returned",
+        expect_loss(
+            rank,
+            loss,
+            right,
+            CLOSE,
+            lambda wrong: likeness(wrong, right, case)[0],
+            lambda wrong: likeness(wrong, right, case)[1],
         )
-        if not math.isclose(loss, right, rel_tol=CLOSE):
-            mistake, look_at = likeness(loss, right, case)
-            raise Wrong(f"the loss on rank {rank} is {loss:.12g}; over all tokens it is {right:.12g}{mistake}", look_at)
 
 
 @check("and so is its gradient, on 2 and 3 ranks", TRAIN)
@@ -98,9 +98,9 @@ def the_gradient_is_exact(case):
     _, right = one_process(case)
     for rank, (_, gradients) in enumerate(case.results):
         expect_shapes(rank, gradients, right, "targets")
-        gap = max((a - b).abs().max().item() for a, b in zip(gradients, right, strict=True)) / length(right)
+        gap = max(map(largest_gap, gradients, right)) / norm(right)
         if not gap < CLOSE:
-            factor = length(gradients) / length(right)
+            factor = norm(gradients) / norm(right)
             parallel = all(torch.allclose(a, factor * b) for a, b in zip(gradients, right, strict=True))
             raise Wrong(
                 f"the gradient on rank {rank} is off by {gap:.1e} of its length; it is {factor:.4g} times as long as "
@@ -114,10 +114,6 @@ def one_process(case):
     _, lengths = case.args[0]
     batches = [batch for rank in range(case.world) for batch in driver.data(rank, lengths[rank])]
     return driver.one_process(driver.Model(), batches)
-
-
-def length(gradients):
-    return math.sqrt(sum(gradient.square().sum().item() for gradient in gradients))
 
 
 def likeness(value, right, case, by_world="is a target counted twice, or the count multiplied by the world size?"):

@@ -5,19 +5,19 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "counts_padding", "divides by all targets, the ignored ones too",
-        check="the_loss_is_exact", says="over all tokens it is", look="which targets the divisor counts", edit="""
+        check="the_loss_is_exact", says="one process has", look="which targets the divisor counts", edit="""
         -    count = torch.tensor(sum(int((targets != IGNORED).sum()) for _, targets in micro_batches))
         +    count = torch.tensor(sum(targets.numel() for _, targets in micro_batches))
     """),
     WrongAnswer(
         "equal_lengths_tested", "the detector's micro-batches all have the same number of targets",
-        check="what_is_broken_is_seen", says="the mean of the micro-batches' means", edit="""
+        check="broken_versions_are_caught", says="the mean of the micro-batches' means", edit="""
         -    by_rank = [micro_batches_of(rank, [[8, 8], [3 * rank + 1]]) for rank in range(world)]
         +    by_rank = [micro_batches_of(rank, [[4, 6], [5, 5]]) for rank in range(world)]
     """),
     WrongAnswer(
         "not_for_all", "the detector compares with the mean over its own rank's tokens",
-        check="what_is_right_passes", says="is exact to rounding", edit="""
+        check="right_versions_pass", says="is exact to rounding", edit="""
         -    model, batches = make_model(), [batch for own in by_rank for batch in own]
         +    model, batches = make_model(), by_rank[dist.get_rank()]
     """),
@@ -31,7 +31,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "rank_0_tells_the_others", "the detector compares on rank 0, which tells the others the answer",
-        check="what_is_broken_is_seen", says="except on rank 0", edit="""
+        check="broken_versions_are_caught", says="except on rank 0", edit="""
         -    dist.all_reduce(exact, dist.ReduceOp.MIN)
         +    dist.broadcast(exact, src=0)
     """),

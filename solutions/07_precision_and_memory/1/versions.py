@@ -13,16 +13,16 @@ class TrainStep:
 
     when     "late": average, unscale, clip; "early": unscale, clip, average; "scaled": average, clip, and leave it to
              scaler.step to unscale; "limit scaled": the same, with the limit multiplied by the scale, which is right
-    clip     "joint": one norm over all weights; "torch": joint, by clip_grad_norm_; "rank 0": joint, only on rank 0;
-             "nan": joint, and the last tensor's gradient becomes NaN; "each": a norm for each tensor; "none"; "always":
-             also make short gradients as long as the limit; "sign": of the right length, but in the direction of the
-             signs
+    clip     "global": one norm over all weights; "torch": the same by clip_grad_norm_; "rank 0": the same, on rank 0
+             only; "nan": the same, and the last tensor's gradient becomes NaN; "each": a norm for each tensor; "none";
+             "always": also make short gradients as long as the limit; "sign": of the right length, but in the
+             direction of the signs
     average  "mean", "sum" or "float32": the mean, computed in float32
     keep     add the gradient that the step before has left in `grad`, as if nothing had zeroed it
     """
 
     when: str = "late"
-    clip: str = "joint"
+    clip: str = "global"
     average: str = "mean"
     keep: bool = False
 

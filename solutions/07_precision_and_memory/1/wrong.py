@@ -12,7 +12,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "norm_after", "returns the norm of the clipped gradient",
-        check="the_norm_is_that_of_the_joint_gradient", says="in step 1 train_step returned", on="limit_times_scale",
+        check="the_norm_is_that_of_the_mean_gradient", says="in step 1 train_step returned", on="limit_times_scale",
         edit="""
         -    scale = scaler.get_scale()
         -    norm = clip_grad_norm_(weights, limit * scale)
@@ -41,7 +41,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "steps_by_hand", "subtracts learning rate times gradient and never calls the optimizer",
-        check="every_step_is_the_joint_one", says="momentum): in step 2 the weights on rank 0 moved by",
+        check="every_step_is_that_of_one_process", says="momentum): in step 2 the weights on rank 0 moved by",
         edit="""
         -import torch.distributed.nn  # imported later, by an optimizer, it would keep the group alive past its end
         @@
@@ -76,7 +76,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "unrepaired", "clips scaled gradients, each rank its own",
-        check="every_step_is_the_joint_one", says="in step 1 the weights on rank 0 moved by", on="limit_times_scale",
+        check="every_step_is_that_of_one_process", says="in step 1 the weights on rank 0 moved by", on="limit_times_scale",
         edit="""
              scaler.scale(loss).backward()
         +    norm = clip_grad_norm_(weights, limit)
@@ -89,7 +89,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "norm_on_rank_0_only", "returns the norm on rank 0 only, which prints it",
-        check="the_norm_is_that_of_the_joint_gradient", says="train_step returned None on rank 1", edit="""
+        check="the_norm_is_that_of_the_mean_gradient", says="train_step returned None on rank 1", edit="""
         -    return norm.item()
         +    return norm.item() if dist.get_rank() == 0 else None
     """),

@@ -1,4 +1,4 @@
-"""07.2: all ranks skip together, or the replicas part; and a function that finds the step at which they do."""
+"""07.2: all ranks skip together, or the replicas diverge; and a function that finds the step at which they do."""
 
 import math
 from dataclasses import dataclass
@@ -66,28 +66,31 @@ A, B, C, D = [[1.0, 2.0], 1024.0], [[1.5, 2.0], 1024.0], [[1.5, 2.5], 1024.0], [
 PLUS, MINUS = [[0.0, 2.0], 1024.0], [[-0.0, 2.0], 1024.0]
 NEARLY_B = [[1.5, math.nextafter(2.0, 3.0)], 1024.0]
 NANS = [[math.nan, math.nan], 1024.0]
-LOOPS = [  # (scenario, train, the step at which the replicas part)
-    ("the broken script's train", given_script.train, 2),
-    ("a loop without the if", Loop(), None),
-    ("ranks with other scales from the start", Loop((1024.0, 512.0, 1024.0)), 0),
-    ("the weights part in step 2", Recorded([[A, B, C], [A, C, C], [A, B, C]]), 1),
-    ("only the scale parts, in step 3", Recorded([[A, B, D], [A, B, C], [A, B, D]]), 2),
-    ("equal to the end", Recorded([[A, B, C, D]] * 3), None),
-    ("NaN on all ranks from step 2 on", Recorded([[A, NANS, NANS]] * 3), None),
-    ("apart by the last bit in step 2", Recorded([[A, B, C], [A, NEARLY_B, C], [A, B, C]]), 1),
-    ("rank 1 left after two steps", Recorded([[A, B, C], [A, B], [A, B, C]]), 2),
-    ("rank 2 of three parts in step 1", Recorded([[A, B], [A, B], [B, B]]), 0),
-    ("apart twice: the first step counts", Recorded([[A, B, C, C], [A, C, C, D], [A, B, C, C]]), 1),
-    ("rank 0 left after two steps", Recorded([[A, B], [A, B, C], [A, B, C]]), 2),
-    ("0.0 on two ranks and -0.0 on one, in step 2", Recorded([[A, PLUS, B], [A, PLUS, B], [A, MINUS, B]]), 1),
-]
-# Rank 1 overflows in step 2, counted from 0: there the replicas of the broken script part.
+BROKEN_TRAIN = "the broken script's train"
+LOOPS = {  # a train, and the step at which the replicas diverge
+    BROKEN_TRAIN: (given_script.train, 2),
+    "a loop without the if": (Loop(), None),
+    "ranks with other scales from the start": (Loop((1024.0, 512.0, 1024.0)), 0),
+    "the weights diverge in step 2": (Recorded([[A, B, C], [A, C, C], [A, B, C]]), 1),
+    "only the scale diverges, in step 3": (Recorded([[A, B, D], [A, B, C], [A, B, D]]), 2),
+    "equal to the end": (Recorded([[A, B, C, D]] * 3), None),
+    "NaN on all ranks from step 2 on": (Recorded([[A, NANS, NANS]] * 3), None),
+    "unequal by the last bit in step 2": (Recorded([[A, B, C], [A, NEARLY_B, C], [A, B, C]]), 1),
+    "rank 1 left after two steps": (Recorded([[A, B, C], [A, B], [A, B, C]]), 2),
+    "rank 2 of three diverges in step 1": (Recorded([[A, B], [A, B], [B, B]]), 0),
+    "unequal twice: the first step counts": (Recorded([[A, B, C, C], [A, C, C, D], [A, B, C, C]]), 1),
+    "rank 0 left after two steps": (Recorded([[A, B], [A, B, C], [A, B, C]]), 2),
+    "0.0 on two ranks and -0.0 on one, in step 2": (Recorded([[A, PLUS, B], [A, PLUS, B], [A, MINUS, B]]), 1),
+}
+# Rank 1 overflows in step 2, counted from 0: there the replicas of the broken script diverge.
 ARGUMENTS = call(3, 1024.0, "", overflow={(1, 2)}).args
 DETECT = Job(
     3,
     function=DETECTOR,
     loads=LOADS,
-    calls=tuple(Call([(train, *arguments) for arguments in ARGUMENTS], scenario) for scenario, train, _ in LOOPS),
+    calls=tuple(
+        Call([(train, *arguments) for arguments in ARGUMENTS], scenario) for scenario, (train, _) in LOOPS.items()
+    ),
 )
 JOBS = [*TRAIN, DETECT]
 
@@ -144,9 +147,12 @@ def the_other_steps_are_right(case):
         )
 
 
-@check(f"{DETECTOR} finds the step; of the broken loop it is {LOOPS[0][2]}, from 0, where the scale parts", [DETECT])
+@check(
+    f"{DETECTOR} finds the step; of the broken loop it is {LOOPS[BROKEN_TRAIN][1]}, from 0, where the scale parts",
+    [DETECT],
+)
 def the_detector_finds_the_step(case, rank, result):
-    step, right = number(result), {scenario: right for scenario, _, right in LOOPS}[case.scenario]
+    step, (_, right) = number(result), LOOPS[case.scenario]
     disagreement = " (other ranks returned something else)" if len(set(map(repr, case.results))) > 1 else ""
     expect(
         step == right and not isinstance(step, bool),

@@ -4,7 +4,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "agrees_about_the_loss", "all ranks agree whether a loss overflowed, and nobody looks at the scaled gradient",
+        "agrees_about_the_loss", "all ranks agree whether a loss overflowed, and the scaled gradient is not looked at",
         check="an_overflow_moves_no_rank", says="gradient overflows in step 2, its loss does not", edit="""
         -        scaler.scale(loss).backward()
         -        average_gradient(weight)
@@ -22,7 +22,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "detector_close_is_equal", "the detector takes nearly equal for equal",
-        check="the_detector_finds_the_step", says="apart by the last bit in step 2", on="inf_found_by_hand",
+        check="the_detector_finds_the_step", says="unequal by the last bit in step 2", on="inf_found_by_hand",
         edit="""
         -        weight.grad /= scaler.get_scale()
         -        if weight.grad.isfinite().all():
@@ -60,7 +60,7 @@ ANSWERS = (
         -    return None
     """),
     WrongAnswer(
-        "divides_by_the_first_scale", "halves the scale by hand, and goes on dividing by the first one",
+        "divides_by_the_first_scale", "halves the scale by hand, and still divides by the first one",
         check="the_other_steps_are_right", says="one process with the global batch has",
         on="inf_found_by_hand", edit="""
         -        weight.grad /= scaler.get_scale()

@@ -7,7 +7,18 @@ from pathlib import Path
 
 import torch
 
-from ddp_course.grader.vocabulary import Call, Job, LogsOf, Wrong, cases, check, expect, numbers, where
+from ddp_course.grader.vocabulary import (
+    LogsOf,
+    Wrong,
+    are_close,
+    cases,
+    check,
+    expect,
+    function_job,
+    numbers,
+    plural,
+    where,
+)
 
 from . import given as given_script
 
@@ -24,52 +35,31 @@ VARIANTS = [(2, True), (1, True), (1, False), (2, False)]  # epochs, buffers; th
 KNOWN_SYMPTOMS = [("crash", "all_reduce"), ("hang", "broadcast"), ("hang", "all_reduce"), ("crash", "all_reduce")]
 
 
-def variant_calls(world, *variants):
-    return tuple(
-        Call([(epochs, buffers)] * world, f"{epochs} epoch{'s' * (epochs > 1)}, buffers={buffers}")
-        for epochs, buffers in variants
-    )
+def train_job(world, *variants, **options):
+    calls = {f"{plural(epochs, 'epoch')}, buffers={buffers}": (epochs, buffers) for epochs, buffers in variants}
+    return function_job(world, "train", calls, loads=DDP_MODULES, **options)
 
 
-*BROKEN, HIDDEN = [
-    Job(2, "train", variant_calls(2, variant), HANG_SECONDS, script=GIVEN, may_fail=True, loads=DDP_MODULES)
-    for variant in VARIANTS
-]
-REPAIRED = [
-    Job(2, "train", variant_calls(2, *VARIANTS[:3]), seconds=3.0, loads=DDP_MODULES),
-    Job(3, "train", variant_calls(3, VARIANTS[0]), seconds=3.0, loads=DDP_MODULES),
-]
-PREDICT = Job(
-    1,
-    "symptom",
-    tuple(Call([(epochs, buffers)], f"epochs={epochs}, buffers={buffers}") for epochs, buffers in VARIANTS),
-)
+*BROKEN, HIDDEN = [train_job(2, variant, seconds=HANG_SECONDS, script=GIVEN, may_fail=True) for variant in VARIANTS]
+REPAIRED = [train_job(2, *VARIANTS[:3], seconds=3.0), train_job(3, VARIANTS[0], seconds=3.0)]
+PREDICT = function_job(1, "symptom", {"epochs={}, buffers={}".format(*variant): variant for variant in VARIANTS})
 
 A, B, C = "all_reduce, line 9", "barrier, line 12", "broadcast, line 15"
-MADE_UP = [
-    ("all equal", [[A, B], [A, B], [A, B]]),
-    ("no rank has started anything", [[], []]),
-    ("rank 0 alone called the all_reduce", [[C, A], [C, B]]),
-    ("rank 1 is one step behind, in the same lines", [[C, A, C, A], [C, A]]),
-    ("the same lines in another order", [[A, B], [B, A]]),
-    ("two of three ranks, twice", [[A, C, C], [A], [A, C, C]]),
-    ("the same operation in another line", [[A, "barrier, line 11"], [A, "barrier, line 12"]]),
-    ("one rank has started nothing", [[A, B], []]),
-    ("only the last rank", [[A], [A], [A, B]]),
-    ("lines 6 and 66", [["barrier, line 66"], ["barrier, line 66", "barrier, line 6"]]),
-]
-DETECT = Job(
-    1,
-    DETECTOR,
-    tuple(
-        Call([(logs,)], scenario)
-        for scenario, logs in [
-            *MADE_UP,
-            *((f"logs of the script, {job.calls[0].scenario}", LogsOf(job)) for job in BROKEN),
-            ("logs of your train on 3 ranks", LogsOf(REPAIRED[1])),
-        ]
-    ),
-)
+MADE_UP = {  # the log of each rank
+    "all equal": [[A, B], [A, B], [A, B]],
+    "no rank has started anything": [[], []],
+    "rank 0 alone called the all_reduce": [[C, A], [C, B]],
+    "rank 1 is one step behind, in the same lines": [[C, A, C, A], [C, A]],
+    "the same lines in another order": [[A, B], [B, A]],
+    "two of three ranks, twice": [[A, C, C], [A], [A, C, C]],
+    "the same operation in another line": [[A, "barrier, line 11"], [A, "barrier, line 12"]],
+    "one rank has started nothing": [[A, B], []],
+    "only the last rank": [[A], [A], [A, B]],
+    "lines 6 and 66": [["barrier, line 66"], ["barrier, line 66", "barrier, line 6"]],
+}
+RECORDED = {f"logs of the script, {job.calls[0].scenario}": LogsOf(job) for job in BROKEN}
+RECORDED |= {"logs of your train on 3 ranks": LogsOf(REPAIRED[1])}
+DETECT = function_job(1, DETECTOR, {scenario: (logs,) for scenario, logs in (MADE_UP | RECORDED).items()})
 JOBS = [*BROKEN, *REPAIRED, PREDICT, DETECT, HIDDEN]
 
 
@@ -95,7 +85,7 @@ def the_symptoms_are_predicted(records):
 )
 def calls_not_on_all_ranks_are_found(records):
     *recorded, detection = records
-    all_logs = [logs for _, logs in MADE_UP] + [record.collectives for record in recorded]
+    all_logs = [*MADE_UP.values(), *(record.collectives for record in recorded)]
     for case, logs in zip(cases([detection]), all_logs, strict=True):
         [result], right = case.results, not_on_all(logs)
         if result != right:
@@ -108,7 +98,7 @@ def calls_not_on_all_ranks_are_found(records):
 def every_rank_returns_the_losses(case, rank, result):
     right = held_out_losses(case.args[0][0], case.world)
     expect(
-        is_close(result, right),
+        are_close(result, right, rel_tol=RELATIVE_ERROR),
         f"rank {rank} returned {show_losses(result)}{right_rank_text(case, rank, right)}; the mean over all "
         f"held-out points is {show_losses(right)}",
         "what is summed over the ranks, which ranks take part in it, and which append to `losses`",
@@ -176,14 +166,6 @@ def held_out_losses(epochs, world):
     return losses
 
 
-def is_close(result, right):
-    """Whether `result` holds the losses `right`, within RELATIVE_ERROR."""
-    losses = numbers(result)
-    if losses is None or len(losses) != len(right):
-        return False
-    return all(abs(a / b - 1) < RELATIVE_ERROR for a, b in zip(losses, right, strict=True))
-
-
 def printed_losses(output):
     """The first number after each `held-out loss`, as it was printed."""
     return [losses[0] for losses in map(LOSS.findall, REPORT.findall(output)) if losses]
@@ -206,7 +188,7 @@ def show_losses(result):
 
 def right_rank_text(case, rank, right):
     """The words ", while rank 0 is right", if that rank returned the losses `right` and this one did not; else ""."""
-    right_ranks = [r for r, result in enumerate(case.results) if is_close(result, right)]
+    right_ranks = [r for r, result in enumerate(case.results) if are_close(result, right, rel_tol=RELATIVE_ERROR)]
     return f", while rank {right_ranks[0]} is right" if right_ranks and rank not in right_ranks else ""
 
 

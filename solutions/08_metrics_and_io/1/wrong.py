@@ -21,7 +21,7 @@ ANSWERS = (
         +            losses.append((total[0] / total[1]).item())
     """),
     WrongAnswer(
-        "everybody_prints", "prints on every rank",
+        "every_rank_prints", "prints on every rank",
         check="one_rank_reports", says="(rank 0: 4, rank 1: 4)", on="appends_on_rank_0", edit="""
         -        if rank == 0:  # one rank prints
         -            losses.append((total[0] / total[1]).item())

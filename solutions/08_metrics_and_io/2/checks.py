@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from numbers import Real
 
-from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect, number, numbers
+from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect, number, numbers, plural
 
 from . import driver
 from . import given as given_script
@@ -96,9 +96,7 @@ def each_sample_is_evaluated_once(case):
         )
 
 
-@check(
-    lambda counts: f"{max(counts)} collective{'s' * (max(counts) > 1)} in all, however many batches there are", REPAIRED
-)
+@check(lambda counts: f"{plural(max(counts), 'collective')} in all, however many batches there are", REPAIRED)
 def few_collectives(case, rank, result):
     operations = case.operations[rank]
     expect(

@@ -39,7 +39,7 @@ ANSWERS = (
         +    return total[0].item() / total[1].item()
     """),
     WrongAnswer(
-        "only_rank_0_knows", "reduces to rank 0 and reads the result everywhere",
+        "reduces_to_rank_0", "reduces to rank 0 and reads the result everywhere",
         check="every_rank_returns_a_number", says="rank 1 returned nan", edit="""
         -    dist.all_reduce(total)
         +    dist.reduce(total, dst=0)
@@ -107,7 +107,7 @@ ANSWERS = (
         +    return shares
     """),
     WrongAnswer(
-        "everybody_everything", "every rank evaluates all samples, so that nothing has to be sent",
+        "every_rank_evaluates_everything", "every rank evaluates all samples, so that nothing has to be sent",
         check="each_sample_is_evaluated_once", says="sample 0 was evaluated 2 times in all", edit="""
         -    own_samples = range(dist.get_rank(), samples, dist.get_world_size())
         +    own_samples = range(samples)

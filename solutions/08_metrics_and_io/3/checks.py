@@ -5,7 +5,17 @@ from numbers import Real
 
 import torch
 
-from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect, expect_few_operations, number
+from ddp_course.grader.vocabulary import (
+    Call,
+    Job,
+    Wrong,
+    check,
+    expect,
+    expect_few_operations,
+    function_job,
+    number,
+    plural,
+)
 
 from . import given as given_script
 
@@ -25,10 +35,10 @@ SUBSETS = {  # scenario: (the ranks' values, the observed number, the ranks whos
     "a negative number": ([3.0, 10.0, -3.5], 6.5, [1, 2]),
     "one rank": ([2.5], 2.5, [0]),
     "the mean of both, which is no sum": ([50.0, 400.0], 225.0, None),
-    "nobody's": ([7.0, 8.0], 0.0, []),
+    "the sum of no rank": ([7.0, 8.0], 0.0, []),
     "large numbers, rounded on the way": ([400000.7, 50.1, 7.0], 400050.8125, [0, 1]),
 }
-DETECT = Job(1, "who_is_in", tuple(Call([subset[:2]], scenario) for scenario, subset in SUBSETS.items()), SECONDS)
+DETECT = function_job(1, "who_is_in", {name: subset[:2] for name, subset in SUBSETS.items()}, seconds=SECONDS)
 
 
 def call(scenario, *ranks):
@@ -123,7 +133,7 @@ def the_sums_are_unchanged(case, rank, result):
     )
 
 
-@check(lambda started: f"{max(started)} collective{'s' * (max(started) > 1)} for all metrics together", REPAIRED)
+@check(lambda started: f"{plural(max(started), 'collective')} for all metrics together", REPAIRED)
 def few_collectives(case):
     return expect_few_operations(case, MAX_OPERATIONS, MAX_BYTES, "all numbers fit into one tensor")
 
@@ -173,7 +183,7 @@ def advice(case, rank, name, value):
     if "million" in case.scenario:
         return "the dtype of what is added: float32 cannot tell 30,000,001 from 30,000,000"
     if "nan" in case.scenario:
-        return "what becomes of a nan on the way: a sum that leaves it out hides that one rank's numbers are wrong"
+        return "what happens to a nan on the way: a sum that leaves it out hides that one rank's numbers are wrong"
     if "while" in likeness(case, rank, name, value):
         return "which ranks have the result after the operation you chose? A reduce leaves it on one"
     return "which variable the returned numbers come from, and what they are divided by"

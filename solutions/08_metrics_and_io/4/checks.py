@@ -6,7 +6,7 @@ from numbers import Real
 
 import torch
 
-from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect, expect_few_operations, number
+from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect, expect_few_operations, number, plural
 
 from . import driver
 
@@ -84,7 +84,7 @@ def the_work_is_shared(case):
         )
 
 
-@check(lambda started: f"{max(started)} collective{'s' * (max(started) > 1)} in all")
+@check(lambda started: f"{plural(max(started), 'collective')} in all")
 def few_collectives(case):
     look_at = "which sums have to be reduced? All of them fit into one message, after the last batch"
     return expect_few_operations(case, MAX_OPERATIONS, MAX_BYTES, look_at)

@@ -1,6 +1,6 @@
 """09.1: a save that loses checkpoints, a check that does not see it, and both repaired."""
 
-from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect
+from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect, plural
 
 OWN = "your own save"
 RIGHT = {  # name of the method of driver.Save: what the learner reads
@@ -26,10 +26,10 @@ LOOK = {
     "by_the_second": "what one save shows, and what three within a second would",
     "every_rank": "how a file that two ranks have written differs from one that rank 0 has written, in your check",
     "early_return": "when the other ranks look, and whether something in your check makes them wait first",
-    "one_name": "what becomes of the first file when the second is saved",
+    "one_name": "what happens to the first file when the second is saved",
     "torn": "whether a file that is there can be loaded",
     "copies": "how many files there are after each save, of whatever kind",
-    "keeps_two": "what becomes of the first file when the third is saved",
+    "keeps_two": "what happens to the first file when the third is saved",
     "rewrites": "whether the files of the steps before are still as they were",
     "no_tensors": "what of the saved state your check looks for in the file",
     "of_the_last_rank": "how the states that your check saves differ from rank to rank",
@@ -47,7 +47,7 @@ JOBS = [job(2, "own", *RIGHT, *BROKEN), job(3, "own", "step_names", "every_rank"
 
 
 @check("rank 0 writes, and nobody else", scenarios=[OWN], begin="{ranks}: ")
-def rank_0_writes_and_nobody_else(case):
+def only_rank_0_writes(case):
     writers = [rank for rank, result in enumerate(case.results) if result["own"]["wrote"]]
     who = " and ".join(f"rank {rank}" for rank in writers) or "no rank"
     expect(writers == [0], f"{who} wrote in one call of `save`", "which ranks get to the line that writes")
@@ -62,7 +62,7 @@ def every_save_leaves_a_file(case):
     folders, steps_after = (case.results[0]["own"][name] for name in ("folders", "steps_after"))
     expect(
         not folders,
-        f"when all saves were done, there lay {folders} folder{'s' * (folders > 1)} in the folder",
+        f"when all saves were done, there lay {plural(folders, 'folder')} in the folder",
         "the contract: after a save there is one more file in the folder, and nothing else",
     )
     first, second, third, after_removal = map(len, steps_after[:4])

@@ -16,7 +16,7 @@ ANSWERS = (
                  saved.append(plain(state_of(0, step)))
     """),
     WrongAnswer(
-        "nobody_waits", "the other ranks do not wait for rank 0",
+        "no_rank_waits", "the other ranks do not wait for rank 0",
         check="every_rank_finds_the_file", says="returned on rank 1, there were 0 files",
         text='''
         import os
@@ -62,7 +62,7 @@ ANSWERS = (
     '''),
     WrongAnswer(
         "raises", "raises where it should return False",
-        state="crashed", check="raises", says="rank 1 raised AssertionError", on="nobody_waits",
+        state="crashed", check="raises", says="rank 1 raised AssertionError", on="no_rank_waits",
         edit="""
                  os.replace(final.with_suffix(".tmp"), final)
         +    dist.barrier()  # whoever returns finds it there
@@ -75,7 +75,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "unrepaired", "leaves both as they were",
-        check="rank_0_writes_and_nobody_else", says="rank 0 and rank 1 wrote in one call", text='''
+        check="only_rank_0_writes", says="rank 0 and rank 1 wrote in one call", text='''
         import time
         from pathlib import Path
 

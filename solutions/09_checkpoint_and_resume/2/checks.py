@@ -46,7 +46,7 @@ def only_rank_0_writes_the_weights(records):
 
 
 @check("started again after step 10, both ranks go on with the very losses of a run without a stop")
-def a_stopped_run_goes_on_bit_for_bit(records):
+def a_stopped_run_resumes_bit_for_bit(records):
     expect_bit_exact_resume(records, {RESUMED: 10}, "what `load` returns, and in which order it goes through the files")
     for rank, loads in enumerate(reports(records)[LARGE_NUMBERS.scenario]):
         for saved, loaded in loads:

@@ -79,7 +79,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "no_random_state", "leaves the random states out",
-        check="a_stopped_run_goes_on_bit_for_bit", says="on this rank: the random state", edit="""
+        check="a_stopped_run_resumes_bit_for_bit", says="on this rank: the random state", edit="""
         -    random_states = [None] * dist.get_world_size()
         -    dist.all_gather_object(random_states, torch.get_rng_state())  # every rank has its own
         @@
@@ -150,7 +150,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "two_digits", "names with two digits, sorted as text",
-        check="a_stopped_run_goes_on_bit_for_bit", says="after that of step 100, `load` returned 99", edit="""
+        check="a_stopped_run_resumes_bit_for_bit", says="after that of step 100, `load` returned 99", edit="""
         -        final = Path(folder) / f"step_{step:06d}.pt"
         +        final = Path(folder) / f"step_{step:02d}.pt"
     """),

@@ -163,9 +163,9 @@ def first_difference(rates):
 def look_at(result, right, right_ranks):
     """Where to look after a wrong result of the detector."""
     if right_ranks:
-        return "what each rank knows of the lists of the others, when it decides"
+        return "what each rank has of the lists of the others, when it decides"
     if right is None:
         return "these lists are equal: what does your function take for a difference?"
     if result is None:
         return "lists of different lengths, and numbers that differ in the last digit"
-    return "the first step counts, from 0; a rank that has ended already differs from one that goes on"
+    return "the first step counts, from 0; a rank that has ended already differs from one that continues"

@@ -1,4 +1,4 @@
-"""Inside a rank, for 10.1: call the learner's functions; a clock goes on by a fixed time with each gradient."""
+"""Inside a rank, for 10.1: call the learner's functions; a clock advances by a fixed time with each gradient."""
 
 import torch
 import torch.distributed as dist

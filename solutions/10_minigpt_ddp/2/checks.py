@@ -7,7 +7,7 @@ from itertools import product
 
 import torch
 
-from ddp_course.grader.vocabulary import Call, Job, Mistake, Wrong, check, driver_job, expect, number, recognised
+from ddp_course.grader.vocabulary import Mistake, Wrong, check, driver_job, expect, function_job, number, recognised
 
 from .driver import CONTEXT, some_window
 
@@ -79,7 +79,7 @@ CURVES = {  # scenario: ({world size: losses}, the world sizes whose losses are 
     "the last loss is off by 0.002 %": ({1: ONE, 2: [*ONE[:-1], ONE[-1] * 1.00002]}, [2]),
 }
 REPAIRED = [train_job(2), train_job(4), train_job(3), train_job(1)]
-DETECT = Job(1, DETECTOR, tuple(Call([(curves,)], scenario) for scenario, (curves, _) in CURVES.items()))
+DETECT = function_job(1, DETECTOR, {scenario: (curves,) for scenario, (curves, _) in CURVES.items()})
 JOBS = [*REPAIRED, DETECT]
 
 

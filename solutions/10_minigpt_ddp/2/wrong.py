@@ -26,7 +26,7 @@ ANSWERS = (
         "divides_by_none_that_fit", "divides by the number of micro-batches that fit, which may be 0",
         check="what_does_not_divide_is_refused", says="rank 0 raised ZeroDivisionError", edit="""
         -        fits = " or ".join(str(n * at_once) for n in (accumulation, accumulation + 1) if n)
-        +        share = tokens_per_update / accumulation  # tokens of a joint micro-batch, were it to fit
+        +        share = tokens_per_update / accumulation  # tokens of a micro-batch over all ranks, as if it divided
         +        fits = f"{accumulation * at_once} or {(accumulation + 1) * at_once} ({share:.1f} is not {at_once})"
     """),
     WrongAnswer(
@@ -76,7 +76,7 @@ ANSWERS = (
         +        losses.append(total.item() / accumulation)
     """),
     WrongAnswer(
-        "refuses_on_rank_0", "raises on rank 0 only, and the others go on",
+        "refuses_on_rank_0", "raises on rank 0 only, and the others continue",
         check="does not end", says="rank 0 had returned", on="names_one_size",
         edit="""
         -    if rest:  # the same on every rank: all of them raise
@@ -120,7 +120,7 @@ ANSWERS = (
         +            weights -= 0.1 * weights.grad
     """),
     WrongAnswer(
-        "everybody_everything", "every rank trains on the whole step, so that nothing has to be sent",
+        "every_rank_trains_on_everything", "every rank trains on the whole step, so that nothing has to be sent",
         check="the_windows_are_shared", says="window 0 of step 0 was read 2 times by all ranks together", edit="""
         -        for micro in range(accumulation):
         -            first = (micro * world + rank) * micro_batch_size
@@ -183,7 +183,7 @@ ANSWERS = (
     """),
     RightAnswer(
         "one_message",
-        "gradient and loss travel in one message; sums instead of means, divided once; the detector uses torch",
+        "gradient and loss are sent in one message; sums instead of means, divided once; the detector uses torch",
         text="""
         import torch
         import torch.distributed as dist

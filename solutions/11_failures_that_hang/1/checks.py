@@ -2,7 +2,7 @@
 
 from itertools import zip_longest
 
-from ddp_course.grader.vocabulary import Call, Job, check, expect
+from ddp_course.grader.vocabulary import check, expect, function_job
 
 FUNCTION = "blame"
 SYMPTOMS = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "Application timeout caused")
@@ -89,7 +89,7 @@ RECORDS = {  # scenario: the record of each rank
         record(STEP, exit_code=0),
     ],
 }
-JOBS = [Job(1, function=FUNCTION, calls=tuple(Call([(ranks,)], scenario) for scenario, ranks in RECORDS.items()))]
+JOBS = [function_job(1, FUNCTION, {scenario: (ranks,) for scenario, ranks in RECORDS.items()})]
 
 
 @check(f"{FUNCTION} is right about {len(RECORDS)} jobs", begin="{scenario}: ")

@@ -46,7 +46,7 @@ ANSWERS = (
         +            saved[epoch] = [f"rank {dist.get_rank()} after epoch {epoch}"]
     """),
     WrongAnswer(
-        "knows_what_they_add", "makes up the other ranks' parts instead of gathering them",
+        "makes_up_the_other_parts", "makes up the other ranks' parts instead of gathering them",
         check="each_part_is_there", says="and took part in 0 all-gathers", edit="""
         -            saved[epoch] = collect(epoch)
         +            saved[epoch] = [f"rank {rank} after epoch {epoch}" for rank in range(dist.get_world_size())]

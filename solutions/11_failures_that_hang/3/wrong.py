@@ -48,7 +48,7 @@ ANSWERS = (
         +        raise RuntimeError("rank 0 failed")
     """),
     WrongAnswer(
-        "every_rank_works", "lets every rank call work, so that nobody has to wait",
+        "every_rank_works", "lets every rank call work, so that no rank has to wait",
         check="work_runs_once", says="rank 1 called work 1 times", edit="""
         -    if dist.get_rank() == 0:
         +    if True:

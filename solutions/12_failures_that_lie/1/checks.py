@@ -2,7 +2,7 @@
 
 import hashlib
 
-from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect, expect_keys
+from ddp_course.grader.vocabulary import Wrong, check, expect, expect_keys, function_job
 
 FUNCTION = "diagnose"
 KINDS = ("samples", "random", "collectives", "gradient", "optimizer", "parameters")
@@ -120,7 +120,7 @@ FAULTY = {  # scenario: the right diagnosis (step, what, ranks), and the report
     ),
 }
 REPORTS = SOUND | {scenario: report for scenario, (_, report) in FAULTY.items()}
-JOBS = [Job(1, FUNCTION, tuple(Call([(report,)], scenario) for scenario, report in REPORTS.items()))]
+JOBS = [function_job(1, FUNCTION, {scenario: (report,) for scenario, report in REPORTS.items()})]
 
 
 @check(f"{len(SOUND)} sound runs are left alone", scenarios=SOUND, begin="{scenario}: ")

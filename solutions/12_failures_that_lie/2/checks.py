@@ -1,13 +1,21 @@
 """12.2: a detector of replicas that have diverged, in any part of the state, by as little as one bit."""
 
-from ddp_course.grader.vocabulary import check, driver_job, expect, expect_few_operations
+from ddp_course.grader.vocabulary import (
+    by_pattern,
+    check,
+    driver_job,
+    expect,
+    expect_few_operations,
+    plural,
+    total_bytes,
+)
 
 from .driver import CHANGES, NORM, WEIGHT_DECAY, WEIGHT_OR_MOMENTUM
 
 FUNCTION = "odd_ranks"
 MAX_BYTES, MAX_COLLECTIVES = 256, 2
 SOUND = ("all ranks hold the same", "before the first step", "SGD without momentum", NORM)
-LOOK = {  # by a word in the name of the change
+LOOK = {  # by a pattern in the name of the change
     "no tensor": "the optimizer's state, also what is no tensor in it",
     "is a tensor": "the optimizer's settings: print() and repr() show four digits of a tensor",
     "running_mean": "buffers: which module they belong to, and not their names",
@@ -23,6 +31,7 @@ LOOK = {  # by a word in the name of the change
     "frozen": "all parameters, also frozen ones",
     "places": "the order: which number stands where",
     "sum": "a sum hides what cancels",
+    "": "every bit of every parameter",
 }
 CHANGED = [what for what in CHANGES if what not in (WEIGHT_DECAY, WEIGHT_OR_MOMENTUM)]  # those two on 3 ranks
 
@@ -61,9 +70,9 @@ def equal_replicas_pass(case, rank, result):
 
 
 @check(f"{len(CHANGED)} kinds of difference are seen, each on one rank")
-def every_difference_is_seen(case):
+def every_difference_is_found(case):
     what, _, odd = CASES[case.world][case.scenario]
-    look_at = next((look for word, look in LOOK.items() if word in what), "every bit of every parameter")
+    look_at = by_pattern(LOOK)(what)
     expect(not odd or case.results[0]["returned"] != [], f"{FUNCTION} returned [] on rank 0", look_at)
 
 
@@ -79,14 +88,14 @@ def the_odd_ranks_are_named(case, rank, result):
 def most_sent(sent_by_case):
     """The sentence of little_is_sent, from the (collectives, bytes) of each case."""
     collectives, sent = map(max, zip(*sent_by_case, strict=True))
-    return f"{collectives} collective{'s' * (collectives > 1)}, at most {sent} bytes"
+    return f"{plural(collectives, 'collective')}, at most {sent} bytes"
 
 
 @check(most_sent)
 def little_is_sent(case):
     look_at = "a fingerprint has a fixed size, however large the model is"
     collectives = expect_few_operations(case, MAX_COLLECTIVES, MAX_BYTES, look_at)
-    return collectives, max(sum(operation.bytes for operation in operations) for operations in case.operations)
+    return collectives, max(map(total_bytes, case.operations))
 
 
 @check("the state of the run is as before")

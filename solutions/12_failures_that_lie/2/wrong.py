@@ -18,14 +18,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "the_learning_rate_alone", "compares no setting of a group but its learning rate",
-        check="every_difference_is_seen", says="the weight decay of the second group, on rank 1", look="all of them",
+        check="every_difference_is_found", says="the weight decay of the second group, on rank 1", look="all of them",
         edit="""
         -        parts += [part for setting in group.items() if setting[0] != "params" for part in setting]
         +        parts.append(group["lr"])
     """),
     WrongAnswer(
         "as_float64", "converts every number to float64, which rounds large integers",
-        check="every_difference_is_seen", says="the last bit of a large integer", look="above 2**53", edit="""
+        check="every_difference_is_found", says="the last bit of a large integer", look="above 2**53", edit="""
         -    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
         +    return tensor.detach().cpu().double().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
     """),

@@ -53,7 +53,7 @@ ANSWERS = (
         +    generator = torch.Generator().manual_seed(seed ^ epoch)
     """),
     WrongAnswer(
-        "goes_on_drawing", "keeps one generator, so that an epoch cannot be drawn again",
+        "never_seeded_again", "keeps one generator, so that an epoch cannot be drawn again",
         check="seed_and_epoch_decide", says="the second call for epoch 0 drew", look="a run that resumes", edit="""
         +GENERATORS = {}
         +

@@ -1,9 +1,8 @@
 """13.1: a function that finds in a run's events which rank died first in each attempt, and what restarts cost."""
 
-import math
 import random
 
-from ddp_course.grader.vocabulary import Call, Job, check, expect, expect_keys
+from ddp_course.grader.vocabulary import check, expect, expect_keys, function_job, is_close
 
 FUNCTION = "account"
 LAG = 0.25  # seconds by which each rank is later than the one below it
@@ -77,7 +76,7 @@ RUNS = {
     "one rank more after the restart": report([1], 3, 9.25, KILLED, attempt(1, 14.0, 4, 5, [*DONE, (90.5, 0)])),
     "one rank alone": report([0], 1, 5.0, attempt(0, 1.0, 0, 5, [(6.5, -9)]), attempt(1, 10.0, 4, 5, [(90.0, 0)])),
 }
-JOBS = [Job(1, FUNCTION, tuple(Call([(events,)], scenario) for scenario, (events, *_) in RUNS.items()))]
+JOBS = [function_job(1, FUNCTION, {scenario: (events,) for scenario, (events, *_) in RUNS.items()})]
 
 
 @check("who died first is right, whatever the exit codes say", begin="{scenario}: ")
@@ -105,9 +104,7 @@ def the_lost_seconds_are_measured(case):
     if "before the front" in case.scenario or "before it had begun" in case.scenario:
         look_at = "the time of an attempt that does not reach the front is lost, too"
     expect(
-        isinstance(seconds, int | float) and math.isclose(seconds, right, abs_tol=1e-6),
-        f"{FUNCTION} measured {seconds!r} lost seconds, not {right:g}",
-        look_at,
+        is_close(seconds, right, abs_tol=1e-6), f"{FUNCTION} measured {seconds!r} lost seconds, not {right:g}", look_at
     )
 
 

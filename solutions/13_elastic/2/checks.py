@@ -2,7 +2,7 @@
 
 import torch
 
-from ddp_course.grader.vocabulary import Call, Job, check, expect
+from ddp_course.grader.vocabulary import check, driver_job, expect
 
 from .driver import target
 
@@ -45,19 +45,19 @@ RUNS = {
 
 def job(world):
     """The job of all runs; on one rank without those that damage the disk of rank 1."""
-    calls = [
-        Call([(f"run_{number}", STEPS, kills, damage)] * world, scenario)
+    calls = {
+        scenario: (f"run_{number}", STEPS, kills, damage)
         for number, (scenario, (kills, damage, _)) in enumerate(RUNS.items())
         if world > 1 or not any(1 in disks for disks in damage)
-    ]
-    return Job(world, FUNCTION, tuple(calls), driver=True)
+    }
+    return driver_job(world, FUNCTION, calls)
 
 
 JOBS = [job(world) for world in (2, 3, 1)]
 
 
 @check(f"after {len(RUNS) - 1} kinds of stop, all ranks resume from the newest step that all have intact")
-def all_go_on_from_one_step(case, rank, result):
+def all_ranks_resume_from_one_step(case, rank, result):
     kills, _, firsts = RUNS[case.scenario]
     right = [list(range(first, end)) for first, end in zip(firsts, [*kills, STEPS], strict=True)]
     for attempt, (steps, right_steps) in enumerate(zip(result["made"], right, strict=True)):

@@ -4,8 +4,8 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "always_anew", "begins from step 0 in every attempt",
-        check="all_go_on_from_one_step", says="made the steps 0 to 13 in attempt 1, not 6 to 13",
+        "always_from_step_0", "begins from step 0 in every attempt",
+        check="all_ranks_resume_from_one_step", says="made the steps 0 to 13 in attempt 1, not 6 to 13",
         look="the newest step of which all ranks have an intact checkpoint", edit="""
         -    return own[max(common)] if common else None
         +    return None
@@ -22,7 +22,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "upwards_to_the_first_gap", "climbs from the oldest, and stops where one is torn",
-        check="all_go_on_from_one_step", says="torn, each at another step): rank 0 made the steps 0 to 13", edit="""
+        check="all_ranks_resume_from_one_step", says="torn, each at another step): rank 0 made the steps 0 to 13", edit="""
         -    return own[max(common)] if common else None
         +    step = 0
         +    while step + EVERY in common:
@@ -30,7 +30,7 @@ ANSWERS = (
         +    return own.get(step)
     """),
     WrongAnswer(
-        "the_schedule_begins_anew", "leaves the learning rate of the given script, which counts the steps of an attempt",
+        "the_schedule_starts_over", "leaves the learning rate of the given script, which counts the steps of an attempt",
         check="the_run_is_the_one_that_never_stopped", says="(stopped after step 7): rank 0 ended with the weights",
         look="the number of the step", edit="""
         -        weights = weights - 0.1 * (1 - step / steps) * momentum

@@ -11,7 +11,7 @@ FUNCTION, STEPS, STOPPED = "train", 8, 75
 AFTER = "rank 1 is asked right after its sixth all-reduce"
 # On 2, 3 and 1 ranks: {rank: the steps in which it is asked to stop}, and how many steps all ranks make.
 ON_2 = {
-    "nobody is asked": ({}, 8),
+    "no rank is asked": ({}, 8),
     "rank 1 is asked in step 3": ({1: [3]}, 4),
     "rank 0 is asked in step 3": ({0: [3]}, 4),
     "rank 1 is asked in the first step": ({1: [0]}, 1),
@@ -23,7 +23,7 @@ ON_2 = {
     AFTER: ({"after": 6}, None),
 }
 ON_3 = {"rank 2 is asked in step 3": ({2: [3]}, 4), "ranks 1 and 2 are asked, in steps 6 and 5": ({1: [6], 2: [5]}, 6)}
-ON_1 = {scenario: ON_2[scenario] for scenario in ("nobody is asked", "rank 0 is asked in step 3")}
+ON_1 = {scenario: ON_2[scenario] for scenario in ("no rank is asked", "rank 0 is asked in step 3")}
 ALL = ON_2 | ON_3
 JOBS = [
     driver_job(world, FUNCTION, {scenario: (STEPS, signals) for scenario, (signals, _) in runs.items()})
@@ -60,7 +60,7 @@ def rank_0_saves_once(case):
 
 
 @check("no rank returns before the checkpoint is written")
-def nobody_leaves_before_the_save(case, rank, result):
+def no_rank_returns_before_the_save(case, rank, result):
     [[_, _, saved]] = case.results[0]["saves"]
     early = saved - result["returned"]
     expect(

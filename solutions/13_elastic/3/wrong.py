@@ -53,12 +53,12 @@ ANSWERS = (
     """),
     WrongAnswer(
         "without_a_barrier", "lets the others leave while rank 0 saves",
-        check="nobody_leaves_before_the_save", says="before the checkpoint was written", look="have to wait", edit="""
+        check="no_rank_returns_before_the_save", says="before the checkpoint was written", look="have to wait", edit="""
         -    dist.barrier()  # nobody leaves before the checkpoint is written
     """),
     WrongAnswer(
         "a_barrier_too_early", "has a barrier before the save, and none after it",
-        check="nobody_leaves_before_the_save", says="before the checkpoint was written", edit="""
+        check="no_rank_returns_before_the_save", says="before the checkpoint was written", edit="""
         -    if dist.get_rank() == 0:
         -        save(step + 1, weights)
         -    dist.barrier()  # nobody leaves before the checkpoint is written
@@ -73,7 +73,7 @@ ANSWERS = (
         +    return STOPPED if asked else 0
     """),
     WrongAnswer(
-        "asked_in_the_last_step", "says that steps are missing if anybody had asked in the last one",
+        "asked_in_the_last_step", "says that steps are missing if any rank had been asked in the last one",
         check="the_exit_code_says_how_it_ended", says="(rank 1 is asked in the last step): rank 0 returned 75, not 0",
         look="are steps missing", edit="""
         -    return 0 if step + 1 == steps else STOPPED
@@ -102,7 +102,7 @@ ANSWERS = (
         +    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(STOPPED))
     """),
     WrongAnswer(
-        "asks_everybody_for_everything", "gathers objects, several messages per step",
+        "gathers_objects_at_each_step", "gathers objects, several messages per step",
         check="little_is_sent", says="operations with", look="one number per step", edit="""
         -        anybody = torch.tensor(len(asked))
         -        dist.all_reduce(anybody, op=dist.ReduceOp.MAX)
@@ -112,7 +112,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "three_at_the_end", "has a barrier before and after the save, and broadcasts how many steps were made",
-        check="little_is_sent", says="(nobody is asked): rank 0 started 19 operations", look="at the end", edit="""
+        check="little_is_sent", says="(no rank is asked): rank 0 started 19 operations", look="at the end", edit="""
         +    dist.barrier()
              if dist.get_rank() == 0:
                  save(step + 1, weights)

@@ -2,7 +2,7 @@
 
 import random
 
-from ddp_course.grader.vocabulary import Call, Job, check, expect, expect_keys
+from ddp_course.grader.vocabulary import check, expect, expect_keys, function_job
 
 FUNCTION = "straggler"
 PARTS = {"input": 3.0, "forward": 10.0, "backward": 30.0}  # ms of a rank that is not slow
@@ -18,8 +18,8 @@ def traces(scenario, world=4, steps=9, more=None, once=None, link=2.0, ahead=Non
     noted_late   pairs (rank, step) for which the end of the last message is noted 0.3 s late; (rank, -1) for the
                  first message of all
     """
-    luck = random.Random(f"14.1 {scenario}")
-    ahead = ahead or {rank: luck.uniform(-400, 400) for rank in range(world)}
+    rng = random.Random(f"14.1 {scenario}")
+    ahead = ahead or {rank: rng.uniform(-400, 400) for rank in range(world)}
     events = {rank: [{"ph": "M", "name": "process_name", "pid": rank, "ts": 0.0}] for rank in range(world)}
     begins = [500.0] * world
 
@@ -29,7 +29,7 @@ def traces(scenario, world=4, steps=9, more=None, once=None, link=2.0, ahead=Non
 
     for step in range(steps):
         work = [
-            {part: ms + (more or {}).get((rank, part), 0) + luck.uniform(0, 0.1) for part, ms in PARTS.items()}
+            {part: ms + (more or {}).get((rank, part), 0) + rng.uniform(0, 0.1) for part, ms in PARTS.items()}
             for rank in range(world)
         ]
         for rank in range(world):
@@ -39,7 +39,7 @@ def traces(scenario, world=4, steps=9, more=None, once=None, link=2.0, ahead=Non
         first_end = max(halfway) + link
         last_end = max(*ready, first_end) + link
         for rank in range(world):
-            ends = [end + luck.uniform(0, 0.05) for end in (first_end, last_end)]
+            ends = [end + rng.uniform(0, 0.05) for end in (first_end, last_end)]
             done = max(ends)
             start = begins[rank]
             for part in ("input", "forward"):
@@ -54,7 +54,7 @@ def traces(scenario, world=4, steps=9, more=None, once=None, link=2.0, ahead=Non
             note(rank, "gloo:all_reduce", "user_annotation", ready[rank], noted_end, 8)
             begins[rank] = done + 1.3
     for rank_events in events.values():
-        luck.shuffle(rank_events)
+        rng.shuffle(rank_events)
     return events
 
 
@@ -64,9 +64,9 @@ def traces_with_straggler(scenario, part, world=4, also=None, neighbour=None, no
     also: {part: extra ms} of that rank. neighbour: {part: extra ms} of the rank after it. noted_late: the steps in
     which the end of its last message is noted late.
     """
-    luck = random.Random(f"rank of {scenario}")
-    rank = luck.randrange(world)
-    more = {(rank, part): luck.uniform(8, 20)}
+    rng = random.Random(f"rank of {scenario}")
+    rank = rng.randrange(world)
+    more = {(rank, part): rng.uniform(8, 20)}
     more |= {((rank + 1) % world, name): ms for name, ms in (neighbour or {}).items()}
     more |= {(rank, name): ms for name, ms in (also or {}).items()}
     noted_late = [(rank, step) for step in noted_late]
@@ -96,7 +96,7 @@ LOOK = {
     TURNS: "is it the same rank in most steps?",
     PAIR: "how much later does it start than the latest of the others?",
     IDLE: "no rank waits for the one that has least to do, and none of the others is later than the rest",
-    SWAPPED: "does anybody wait for that rank?",
+    SWAPPED: "does any other rank wait for it?",
 }
 SLOW = {
     scenario: traces_with_straggler(scenario, part, **settings)
@@ -117,11 +117,11 @@ SLOW = {
     )
 }
 RUNS = SOUND | {scenario: events for scenario, (events, _) in SLOW.items()}
-JOBS = [Job(1, FUNCTION, tuple(Call([(events,)], scenario) for scenario, events in RUNS.items()))]
+JOBS = [function_job(1, FUNCTION, {scenario: (events,) for scenario, events in RUNS.items()})]
 
 
 @check(f"in {len(SOUND)} runs without a straggler no rank is named", scenarios=SOUND, begin="{scenario}: ")
-def nobody_is_blamed_without_cause(case):
+def no_rank_is_named_without_cause(case):
     look_at = LOOK.get(case.scenario, "a straggler starts more than 1 ms after all others, in the median")
     expect(case.results[0] is None, f"{FUNCTION} returned {case.results[0]!r}, not None", look_at)
 

@@ -5,15 +5,15 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "believes_the_clocks", "compares time stamps of different clocks",
-        check="nobody_is_blamed_without_cause", says="the clocks differ: straggler returned {'rank'",
+        check="no_rank_is_named_without_cause", says="the clocks differ: straggler returned {'rank'",
         look="the ends of the all-reduces say how far two clocks are apart", edit="""
         -    starts = {rank: [step["start"] - ahead[rank] for step in steps[rank]] for rank in traces}
         +    starts = {rank: [step["start"] for step in steps[rank]] for rank in traces}
     """),
     WrongAnswer(
-        "slowest_part", "names the rank with the longest input, forward or backward, whether anybody waits or not",
-        check="nobody_is_blamed_without_cause", says="a longer input and a shorter forward: straggler returned {'rank': 2",
-        look="does anybody wait for that rank?", edit="""
+        "slowest_part", "names the rank with the longest input, forward or backward, whether any rank waits or not",
+        check="no_rank_is_named_without_cause", says="a longer input and a shorter forward: straggler returned {'rank': 2",
+        look="does any other rank wait for it?", edit="""
         -        late = median(start - latest_start for start, latest_start in zip(starts[rank], latest, strict=True))
         +        typical = {peer: [median(step[part] for step in steps[peer]) for part in PARTS] for peer in traces}
         +        late = max(min(own_time - typical[o][k] for o in others) for k, own_time in enumerate(typical[rank]))

@@ -1,9 +1,8 @@
 """14.2: a function that finds in a step's events the seconds of communication, and how many of them are exposed."""
 
-import math
 import random
 
-from ddp_course.grader.vocabulary import Call, Job, check, expect, expect_keys
+from ddp_course.grader.vocabulary import check, expect, expect_keys, function_job, is_close
 
 FUNCTION = "exposed"
 
@@ -26,15 +25,15 @@ def idle(start, end):
 
 def by_ticks(seed):
     """A step of many events at whole milliseconds, and its answer counted tick by tick."""
-    luck = random.Random(seed)
+    rng = random.Random(seed)
     events, ticks = [], {"compute": set(), "communication": set(), "idle": set()}
     for kind, number in (("compute", 12), ("communication", 6), ("idle", 3)):
         for _ in range(number):
-            start = luck.randrange(200)
-            end = start + luck.randrange(1, 30)
-            events.append(event(kind, start / 1e3, end / 1e3, luck.randrange(3)))
+            start = rng.randrange(200)
+            end = start + rng.randrange(1, 30)
+            events.append(event(kind, start / 1e3, end / 1e3, rng.randrange(3)))
             ticks[kind].update(range(start, end))
-    luck.shuffle(events)
+    rng.shuffle(events)
     sent = ticks["communication"]
     return events, len(sent) / 1e3, len(sent - ticks["compute"]) / 1e3
 
@@ -64,7 +63,7 @@ STEPS = {  # events, seconds of communication, seconds of them exposed
     "events in no order": ([message(6, 8), compute(3, 7), message(2, 4), compute(0, 1)], 4.0, 2.0),
     **{f"many events, {seed}": by_ticks(seed) for seed in range(1, 7)},
 }
-JOBS = [Job(1, FUNCTION, tuple(Call([(events,)], scenario) for scenario, (events, *_) in STEPS.items()))]
+JOBS = [function_job(1, FUNCTION, {scenario: (events,) for scenario, (events, *_) in STEPS.items()})]
 LOOK = {
     NESTED: "the profiler notes an operation and those that it calls: their time counts once",
     STREAMS: "two streams compute at once: what both hide is hidden once",
@@ -79,7 +78,7 @@ LOOK = {
 def communication_counts_once(case):
     seconds, (_, right, _) = returned(case, "communication"), STEPS[case.scenario]
     expect(
-        close(seconds, right),
+        is_close(seconds, right, abs_tol=1e-9),
         f"{FUNCTION} returned {seconds!r} s of communication, not {right:g}",
         LOOK.get(case.scenario, LOOK[GROUPS]),
     )
@@ -89,7 +88,7 @@ def communication_counts_once(case):
 def exposed_is_what_nothing_hides(case):
     seconds, (_, _, right) = returned(case, "exposed"), STEPS[case.scenario]
     expect(
-        close(seconds, right),
+        is_close(seconds, right, abs_tol=1e-9),
         f"{FUNCTION} returned {seconds!r} s exposed, not {right:g}",
         LOOK.get(case.scenario, "all computation, of all streams, as one set of times"),
     )
@@ -107,7 +106,7 @@ def the_hidden_share_is_right(case):
         return
     right = 1 - exposed / communication
     expect(
-        close(share, right),
+        is_close(share, right, abs_tol=1e-9),
         f"{FUNCTION} returned {share!r} as hidden, not {right:g}",
         "of the communication, not of the step",
     )
@@ -117,7 +116,3 @@ def returned(case, name):
     """The entry `name` of the dict that was returned."""
     expect_keys(case.results[0], ("communication", "exposed", "hidden"), FUNCTION)
     return case.results[0][name]
-
-
-def close(value, right):
-    return isinstance(value, int | float) and math.isclose(value, right, abs_tol=1e-9)

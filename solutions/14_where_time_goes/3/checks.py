@@ -2,7 +2,7 @@
 
 import random
 
-from ddp_course.grader.vocabulary import Call, Job, check, expect, show
+from ddp_course.grader.vocabulary import check, expect, function_job, show
 from ddp_course.plan.schedule import MIB, Compute, Gradient, simulate
 
 FUNCTION = "plan"
@@ -32,13 +32,13 @@ MODELS = {  # gradients, seconds of backward, seconds of latency, bytes per seco
 
 def random_model(seed):
     """Random gradients on a random cable: an entry of MODELS."""
-    luck = random.Random(f"14.3 {seed}")
-    gradients = [(luck.choice([0.01, 0.5, 1, 4]) * luck.randint(1, 8) * MIB, luck.uniform(0.1, 4)) for _ in range(25)]
-    return gradients, luck.uniform(0.05, 0.3), luck.uniform(0.0005, 0.01), luck.uniform(2e8, 2e9)
+    rng = random.Random(f"14.3 {seed}")
+    gradients = [(rng.choice([0.01, 0.5, 1, 4]) * rng.randint(1, 8) * MIB, rng.uniform(0.1, 4)) for _ in range(25)]
+    return gradients, rng.uniform(0.05, 0.3), rng.uniform(0.0005, 0.01), rng.uniform(2e8, 2e9)
 
 
 MODELS |= {f"drawn, {seed}": random_model(seed) for seed in range(1, 6)}
-JOBS = [Job(1, FUNCTION, tuple(Call([arguments], scenario) for scenario, arguments in MODELS.items()))]
+JOBS = [function_job(1, FUNCTION, MODELS)]
 
 
 @check("each gradient is in one bucket, in backward's order", begin="{scenario}: ")

@@ -18,7 +18,7 @@ PREDICT = driver_job(1, FUNCTION, {name: (case,) for name, case in CASES.items()
 JOBS = [Job(1, FUNCTION), MEASURE, PREDICT]
 LOOK = {  # if no known mistake gives the prediction
     ONE_MACHINE: "what is computed, how often, and what a ring of one machine sends",
-    "cable and computation equally busy": "which messages travel while backward goes on",
+    "cable and computation equally busy": "which messages are sent while backward still computes",
     "a slow cable, 8 machines": "a message waits for the one before it; the size of a ring's messages",
     "a long way, 4 machines": "how many gradients fill a bucket, and how many messages a ring sends for it",
     "a large gradient comes last": "the last message: the cable is free for it, and no computation is left to hide it",
@@ -67,10 +67,11 @@ def checked_error(case, predicted, measured):
     """
     seconds, lost = measured["seconds"], measured["lost"]
     if not (1 - WITHIN) * (seconds - lost) <= predicted <= (1 + WITHIN) * seconds:
-        words, look = recognised(predicted, mistakes(**case.args[0][0]), LOOK[case.scenario], rel_tol=0.002)
+        words, look_at = recognised(predicted, mistakes(**case.args[0][0]), LOOK[case.scenario], rel_tol=0.002)
         busy = f" (up to {1e3 * lost:.0f} ms of it lost to other programs)" if lost > 0.05 * seconds else ""
         raise Wrong(
-            f"{case.scenario}: predicted {1e3 * predicted:.0f} ms, measured {1e3 * seconds:.0f} ms{busy}{words}", look
+            f"{case.scenario}: predicted {1e3 * predicted:.0f} ms, measured {1e3 * seconds:.0f} ms{busy}{words}",
+            look_at,
         )
     return abs(predicted / seconds - 1)
 
@@ -107,7 +108,7 @@ def mistakes(forward, gradients, optimizer, bucket_cap_mb, accumulation, ranks, 
         Mistake("the step without the optimizer", right - optimizer, "what comes after the last message"),
         Mistake("a step of one micro-batch", step(batches=1), "accumulation: what is computed for each micro-batch"),
         Mistake(
-            "a step whose messages all wait for backward", step(overlap=False), "backward goes on while they travel"
+            "a step whose messages all wait for backward", step(overlap=False), "backward computes while they are sent"
         ),
         Mistake("the longer one of computation and messages", longer, at_the_ends),
         Mistake("a step in which every micro-batch sends", step(no_sync=False), "the micro-batches under no_sync"),

@@ -12,7 +12,7 @@ ANSWERS = (
         +    return accumulation * forward + backward
     """),
     WrongAnswer(
-        "latency_without_a_neighbour", "lets one machine pay for messages, although there is nobody to send to",
+        "latency_without_a_neighbour", "lets one machine pay for messages, although there is no machine to send to",
         check=COMPUTATION, says="one machine: predicted", look="what a ring of one machine sends", edit="""
         -            message = latency + size / ranks / (bits_per_second / 8)
         -            free = max(ready, free) + 2 * (ranks - 1) * message
@@ -21,7 +21,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "no_overlap", "adds computation and messages, as if backward waited for them",
-        check=STEPS, says="all wait for backward", look="backward goes on", edit="""
+        check=STEPS, says="all wait for backward", look="backward computes", edit="""
         +    whole = sum(seconds for _, seconds in gradients)
              for number, (amount, seconds) in enumerate(gradients, start=1):
         @@

@@ -3,7 +3,7 @@
 import random
 from itertools import accumulate
 
-from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect, show
+from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect, plural, show
 from ddp_course.plan.schedule import Compute, Gradient, buckets, simulate
 
 FUNCTION = "plan"
@@ -118,7 +118,7 @@ def a_tenth_faster_than_the_default(case):
     planned, default = seconds(plan, sizes, last, *cable), seconds(default_plan(sizes, last), sizes, last, *cable)
     expect(
         planned <= MAX_SHARE * default,
-        f"the last bucket has arrived after {1e3 * planned:.0f} ms with {len(plan)} bucket{'s' * (len(plan) > 1)}, "
+        f"the last bucket has arrived after {1e3 * planned:.0f} ms with {plural(len(plan), 'bucket')}, "
         f"after {1e3 * default:.0f} ms with the default",
         lambda: advice(plan, sizes, last, *cable),
     )

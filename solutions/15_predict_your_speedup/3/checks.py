@@ -30,14 +30,14 @@ def ring(size, ranks, latency, speed):
 def measurement(scenario):
     """({bytes: times}, ranks). With noise, the first of each size warms up, and outliers are too long or too short."""
     ranks, latency, speed, sizes, noise, outliers = CABLES[scenario]
-    luck, pairs = random.Random(f"15.3 {scenario}"), []
+    rng, pairs = random.Random(f"15.3 {scenario}"), []
     for size in sizes:
         right = ring(size, ranks, latency, speed)
-        times = [right * (1 + luck.gauss(0, noise)) for _ in range(REPEATS)]
+        times = [right * (1 + rng.gauss(0, noise)) for _ in range(REPEATS)]
         if noise:
             times[0] *= 8
-            for number in luck.sample(range(1, REPEATS), outliers):
-                times[number] *= luck.choice([3.0, 10.0, 40.0, 0.4, 0.6])
+            for number in rng.sample(range(1, REPEATS), outliers):
+                times[number] *= rng.choice([3.0, 10.0, 40.0, 0.4, 0.6])
         pairs.append((size, times))
     random.Random(f"{scenario} order").shuffle(pairs)
     return dict(pairs), ranks

@@ -1,4 +1,4 @@
-"""16.1: a batch script whose job saves before its time limit, goes back into the queue, and goes on where it was."""
+"""16.1: a batch script whose job saves before its time limit, goes back into the queue, and continues where it was."""
 
 from ddp_course.grader.verdict import last_lines
 from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect
@@ -62,7 +62,7 @@ def both_tasks_save(case):
         expect(
             not attempt["left_early"],
             f"{begin}the script ended with exit code {attempt['code']} while the tasks were saving",
-            "a trap interrupts `wait`, which returns at once: when may the script go on?",
+            "a trap interrupts `wait`, which returns at once: when may the script continue?",
         )
         expect(
             attempt["notice"] >= SAVE,
@@ -94,7 +94,7 @@ def the_job_goes_back_into_the_queue(case):
 
 
 @check("each attempt goes on where the last one stopped", begin="")
-def each_attempt_goes_on_where_it_was(case):
+def each_attempt_resumes_where_the_last_stopped(case):
     for number, attempt in enumerate(case.results[0]["attempts"]):
         saved = number * STEPS_PER_ATTEMPT
         for task, (step, folder) in attempt["began"].items():

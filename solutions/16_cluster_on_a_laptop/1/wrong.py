@@ -3,7 +3,7 @@
 from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ASKED, SAVED = "the_tasks_are_asked_before_the_limit", "both_tasks_save"
-QUEUE, RESUMED = "the_job_goes_back_into_the_queue", "each_attempt_goes_on_where_it_was"
+QUEUE, RESUMED = "the_job_goes_back_into_the_queue", "each_attempt_resumes_where_the_last_stopped"
 ANSWERS = (
     WrongAnswer(
         "kills_srun", "sends SIGTERM to srun, which kills its tasks",

@@ -5,7 +5,7 @@ import json
 import random
 from pathlib import Path
 
-from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect
+from ddp_course.grader.vocabulary import Wrong, check, expect, function_job
 
 RECORDED = Path(__file__).with_name("recorded.json")  # by tests/test_interface_facts.py, in network namespaces
 FUNCTION, VARIABLE = "mend", "GLOO_SOCKET_IFNAME"
@@ -152,7 +152,7 @@ RUNS = {
     for scenario, machines in RECORDS.items()
 }
 RUNS |= {scenario: cluster(scenario, *arguments) for scenario, arguments in DRAWN.items()}
-JOBS = [Job(1, FUNCTION, tuple(Call([(machines,)], scenario) for scenario, machines in RUNS.items()))]
+JOBS = [function_job(1, FUNCTION, {scenario: (machines,) for scenario, machines in RUNS.items()})]
 
 
 @check(

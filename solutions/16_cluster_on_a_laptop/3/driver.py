@@ -44,7 +44,7 @@ def drive(prepare, number, machines, present, fails, shared):
         final.write_bytes(PARTS * PART)
     wait_for_ranks(run / "ready")
     for attempt in range(2 if fails else 1):
-        report = {"path": None, "bytes": 0, "raised": None, "downloads": 0, "parts_seen": 0, "outside": 0}
+        report = {"path": None, "bytes": 0, "raised": None, "downloads": 0, "incomplete": 0, "outside": 0}
         attempts.append(report)
 
         def download(path, attempt=attempt, report=report):
@@ -57,7 +57,7 @@ def drive(prepare, number, machines, present, fails, shared):
                     file.write(PART)
                     file.flush()
                     time.sleep(0.02 * (1 + machine))
-                    report["parts_seen"] += final.exists() and final.stat().st_size < SIZE
+                    report["incomplete"] += final.exists() and final.stat().st_size < SIZE
                     if part == 1 and attempt == 0 and machine in fails:
                         raise ERRORS[machine]
 

@@ -3,7 +3,7 @@
 from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 WHOLE, ONCE = "every_rank_gets_the_whole_file", "each_machine_downloads_once"
-PART, FOLDER = "nobody_sees_a_part", "downloads_stay_in_the_folder"
+PART, FOLDER = "the_file_is_always_whole", "downloads_stay_in_the_folder"
 ERROR, SENT = "an_error_reaches_every_rank", "the_file_is_not_sent"
 ANSWERS = (
     WrongAnswer(

@@ -4,7 +4,8 @@ import math
 
 import torch
 
-from ddp_course.grader.vocabulary import check, driver_job, expect, number
+from ddp_course.grader.harness.tensors import largest_gap
+from ddp_course.grader.vocabulary import check, driver_job, expect, expect_small_gap, number, total_bytes
 
 from .driver import OPTIMIZERS, SHAPES, gradients, initial_weights
 
@@ -50,10 +51,10 @@ def the_weights_are_those_of_one_process(case):
     for step, (right, _) in enumerate(one_process(case)):
         for rank, result in enumerate(case.results):
             for index, (weight, expected) in enumerate(zip(result["steps"][step][0], right, strict=True)):
-                gap = (weight - expected).abs().max().item() if weight.shape == expected.shape else math.inf
-                expect(
-                    gap < WEIGHT_TOLERANCE,
-                    f"after step {step} parameter {index} on rank {rank} is {gap:.1e} away from one process",
+                expect_small_gap(
+                    largest_gap(weight, expected),
+                    WEIGHT_TOLERANCE,
+                    f"after step {step} parameter {index} on rank {rank}",
                     "clipping scales by max_norm over the norm, never larger than 1; max_norm can be 0"
                     if "clipped" in case.scenario
                     else "the average over the ranks, this rank's part of it, and the parts put back in order",
@@ -63,8 +64,8 @@ def the_weights_are_those_of_one_process(case):
 @check("a step reduces the gradient once and gathers the shares once")
 def little_is_sent(case, rank, result):
     share, steps, operations = 8 * (TOTAL // case.world + len(SHAPES)), len(result["steps"]), case.operations[rank]
-    gathered = sum(operation.bytes for operation in operations if operation.op == "all_gather")
-    sent = sum(operation.bytes for operation in operations)
+    gathered = total_bytes(operation for operation in operations if operation.op == "all_gather")
+    sent = total_bytes(operations)
     expect(
         gathered <= steps * (share + SPARE) and sent <= steps * (8 * (2 * TOTAL + 2 * len(SHAPES)) + SPARE),
         f"rank {rank} handed over {sent // steps} bytes per step, {gathered // steps} of them to be gathered; the "

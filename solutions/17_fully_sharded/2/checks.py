@@ -1,6 +1,6 @@
 """17.2: a script with FSDP2: ranks begin with different weights, not all are sharded, and no step moves them."""
 
-from ddp_course.grader.vocabulary import check, driver_job, expect
+from ddp_course.grader.vocabulary import check, driver_job, expect, expect_small_gap
 
 FUNCTION = "prepare"
 CLOSE = 1e-9
@@ -21,12 +21,14 @@ JOBS = [job(world) for world in (2, 3)]
 @check("all ranks begin with rank 0's parameters and buffers")
 def all_begin_with_rank_0s_model(case, rank, result):
     for name, gap in result["beginning"].items():
-        expect(
-            gap < CLOSE,
-            f"{name} on rank {rank} begins {gap:.1e} away from rank 0's",
+        expect_small_gap(
+            gap,
+            CLOSE,
+            f"at the start {name} on rank {rank}",
             "buffers: they are not sharded, but they differ between the ranks too"
             if name == "scale"
             else "fully_shard sends nothing: rank 0's tensors have to reach all ranks",
+            "rank 0's",
         )
 
 
@@ -52,12 +54,9 @@ def the_weights_move(case, rank, result):
 @check("after every step the weights are those of one process")
 def the_weights_are_those_of_one_process(case, rank, result):
     for step, gaps in enumerate(result["after"]):
-        name = max(gaps, key=gaps.get)
-        expect(
-            gaps[name] < CLOSE,
-            f"after step {step} {name} on rank {rank} is {gaps[name]:.1e} away from one process",
-            "the optimizer: over which parameters does it step, with which learning rate and settings?",
-        )
+        name, gap = max(gaps.items(), key=lambda named: named[1])
+        look_at = "the optimizer: over which parameters does it step, with which learning rate and settings?"
+        expect_small_gap(gap, CLOSE, f"after step {step} {name} on rank {rank}", look_at)
 
 
 @check("one block is whole at a time")

@@ -5,13 +5,13 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "parameters_only", "sends the parameters, and leaves each rank its own buffers",
-        check="all_begin_with_rank_0s_model", says="scale on rank 1 begins", look="buffers", edit="""
+        check="all_begin_with_rank_0s_model", says="at the start scale on rank 1 is", look="buffers", edit="""
         -    for tensor in [*model.parameters(), *model.buffers()]:
         +    for tensor in model.parameters():
     """),
     WrongAnswer(
         "averages_the_models", "begins with the average of all ranks' weights",
-        check="all_begin_with_rank_0s_model", says="begins", look="rank 0's tensors", edit="""
+        check="all_begin_with_rank_0s_model", says="at the start", look="rank 0's tensors", edit="""
         -        dist.broadcast(tensor.data, src=0)
         +        dist.all_reduce(tensor.data, op=dist.ReduceOp.AVG)
     """),

@@ -1,6 +1,6 @@
 """17.3: load a checkpoint of DDP into FSDP2, with the optimizer's state, which is easily lost without an error."""
 
-from ddp_course.grader.vocabulary import check, driver_job, expect, show
+from ddp_course.grader.vocabulary import check, driver_job, expect, expect_small_gap, show
 
 FUNCTION = "load"
 KINDS = {
@@ -20,17 +20,14 @@ JOBS = [
 @check("the weights are those of the checkpoint")
 def the_weights_are_those_saved(case, rank, result):
     for name, gap in result["weights"].items():
-        expect(
-            gap < CLOSE,
-            f"{name} on rank {rank} is {gap:.1e} away from the checkpoint",
-            "a buffer: it is not sharded, and it is in the checkpoint too"
-            if name == "scale"
-            else "each rank takes its part of every parameter that rank 0 has read",
-        )
+        look_at = "each rank takes its part of every parameter that rank 0 has read"
+        if name == "scale":
+            look_at = "a buffer: it is not sharded, and it is in the checkpoint too"
+        expect_small_gap(gap, CLOSE, f"{name} on rank {rank}", look_at, "the checkpoint")
 
 
 @check("every parameter has its averages and its count, on all ranks")
-def the_optimizer_goes_on(case, rank, result):
+def the_optimizer_state_is_loaded(case, rank, result):
     missing = [(name, entry) for name, entry, gap in result["state"] if gap is None]
     expect(
         not missing,
@@ -40,12 +37,9 @@ def the_optimizer_goes_on(case, rank, result):
         ),
         "the keys of the state that was saved, and those that the function looks for",
     )
+    look_at = "which parameter a number in the saved state means: the numbers count the parameters group by group"
     for name, entry, gap in result["state"]:
-        expect(
-            gap < CLOSE,
-            f"{entry} of {name} on rank {rank} is {gap:.1e} away from what was saved",
-            "which parameter a number in the saved state means: the numbers count the parameters group by group",
-        )
+        expect_small_gap(gap, CLOSE, f"{entry} of {name} on rank {rank}", look_at, "what was saved")
 
 
 @check("the settings of each group are those saved")
@@ -61,10 +55,7 @@ def the_settings_are_those_saved(case, rank, result):
 
 
 @check("three steps later the weights are those of the run that never stopped")
-def it_goes_on_as_if_never_stopped(case, rank, result):
+def it_continues_as_if_never_stopped(case, rank, result):
     name, gap = max(result["after"].items(), key=lambda named: named[1])
-    expect(
-        gap < CLOSE,
-        f"three steps later {name} on rank {rank} is {gap:.1e} away from the run that never stopped",
-        "what load leaves behind: gradients, flags, hooks, or state that does not belong to the parameters",
-    )
+    look_at = "what load leaves behind: gradients, flags, hooks, or state that does not belong to the parameters"
+    expect_small_gap(gap, CLOSE, f"three steps later {name} on rank {rank}", look_at, "the run that never stopped")

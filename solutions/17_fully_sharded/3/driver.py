@@ -8,6 +8,8 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+from ddp_course.grader.harness.tensors import largest_gap, random_tensor
+
 WIDTH, BATCH, LEARNING_RATE = 7, 12, 0.02
 STEPS_BEFORE, STEPS_AFTER = 5, 3  # the checkpoint
 
@@ -78,7 +80,7 @@ def new_model(seed, kind):
 
 
 def batch(step):
-    return torch.randn(BATCH, 5, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
+    return random_tensor(step, BATCH, 5)
 
 
 def train_step(model, optimizer, x):
@@ -99,11 +101,7 @@ def gaps(model, one_process):
     """{name of a parameter or buffer: the largest difference to one process}. A collective."""
     right = {**dict(one_process.named_parameters()), **dict(one_process.named_buffers())}
     named = [*model.named_parameters(), *model.named_buffers()]
-    return {name: gap(whole(tensor), right[name]) for name, tensor in named}
-
-
-def gap(tensor, right):
-    return (tensor - right.detach()).abs().max().item() if tensor.shape == right.shape else float("inf")
+    return {name: largest_gap(whole(tensor), right[name]) for name, tensor in named}
 
 
 def state_gaps(model, optimizer, one_process, one_process_optimizer):
@@ -117,5 +115,5 @@ def state_gaps(model, optimizer, one_process, one_process_optimizer):
             value = optimizer.state.get(parameters[name], {}).get(entry)
             present = torch.tensor(int(torch.is_tensor(value) and (not right.ndim or hasattr(value, "full_tensor"))))
             dist.all_reduce(present, op=dist.ReduceOp.MIN)
-            entries.append([name, entry, gap(whole(value), right) if present else None])
+            entries.append([name, entry, largest_gap(whole(value), right) if present else None])
     return entries

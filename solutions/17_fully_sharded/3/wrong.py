@@ -16,7 +16,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "a_new_optimizer", "loads the weights and no state of the optimizer",
-        check="the_optimizer_goes_on", says="entries of the optimizer's state are missing on some rank",
+        check="the_optimizer_state_is_loaded", says="entries of the optimizer's state are missing on some rank",
         look="the keys of the state", edit="""
         -    set_optimizer_state_dict(model, optimizer, by_name(model, optimizer, checkpoint["optimizer"]), options=options)
     """),
@@ -52,7 +52,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "leaves_the_messages_off", "turns gradient synchronization off before it loads, and never on again",
-        check="it_goes_on_as_if_never_stopped", says="three steps later", look="flags", edit="""
+        check="it_continues_as_if_never_stopped", says="three steps later", look="flags", edit="""
         -    set_model_state_dict(model, checkpoint["model"], options=options)
         +    model.set_requires_gradient_sync(False)
         +    set_model_state_dict(model, checkpoint["model"], options=options)
@@ -67,7 +67,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "frozen_ones_skipped", "counts the parameters without the frozen ones, which the saved numbers count",
-        check="the_optimizer_goes_on", says="of the optimizer's state are missing", on="cut_by_hand", edit="""
+        check="the_optimizer_state_is_loaded", says="of the optimizer's state are missing", on="cut_by_hand", edit="""
         -    ordered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         +    trained = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         @@

@@ -1,6 +1,6 @@
 """17.4: ZeRO-3 by hand: a block is whole while it computes, and no block is between micro-batches."""
 
-from ddp_course.grader.vocabulary import check, driver_job, expect
+from ddp_course.grader.vocabulary import check, driver_job, expect, expect_small_gap
 
 from .driver import SIZES, STEPS, shard_bytes
 
@@ -24,18 +24,17 @@ def started_by_hand(case, rank, result):
 @check("a rank holds its parts, and one block on top while that computes, in forward and in backward")
 def one_block_is_whole_at_a_time(case, rank, result):
     for when, size, limit in result["memory"]:
-        than, look = " more than before", "what still refers to a block that has computed: a variable, or autograd?"
+        than, look_at = " more than before", "what still refers to a block that has computed: a variable, or autograd?"
         if when.startswith("before"):
-            than, look = "", "what is still whole: a block after its backward, also a frozen one, or a gradient"
-        expect(size <= limit, f"{when}, rank {rank} holds {size:,} bytes{than}; {limit:,} are enough", look)
+            than, look_at = "", "what is still whole: a block after its backward, also a frozen one, or a gradient"
+        expect(size <= limit, f"{when}, rank {rank} holds {size:,} bytes{than}; {limit:,} are enough", look_at)
 
 
 @check("every block computes with the weights of one process, in every step")
 def the_weights_are_those_of_one_process(case, rank, result):
+    look_at = "the mean over ranks of each micro-batch's gradient, added up over micro-batches"
     for block, gap in result["gaps"]:
-        observed = f"block {block} computes on rank {rank} with weights that are {gap:.1e} away from one process"
-        look = "the mean over ranks of each micro-batch's gradient, added up over micro-batches"
-        expect(gap < TOLERANCE, observed, look)
+        expect_small_gap(gap, TOLERANCE, f"a weight with which block {block} computes on rank {rank}", look_at)
 
 
 @check("a block is gathered twice and its gradient reduce-scattered once per micro-batch")
@@ -50,5 +49,7 @@ def little_is_sent(case, rank, result):
         sizes = [operation.bytes for operation in case.operations[rank] if operation.op == op]
         count, size = (STEPS * micro_batches * limit for limit in limits.get(op, (0, 0)))
         observed = f"rank {rank} started {len(sizes)} {op} with {sum(sizes):,} bytes; allowed are {count} with {size:,}"
-        look = "one message per block: its weights before forward and backward, its part of the mean gradient after it"
-        expect(len(sizes) <= count and sum(sizes) <= size, observed, look)
+        look_at = (
+            "one message per block: its weights before forward and backward, its part of the mean gradient after it"
+        )
+        expect(len(sizes) <= count and sum(sizes) <= size, observed, look_at)

@@ -1,10 +1,20 @@
 """18.1: a loop in which every rank trains its own head; a detector of each rank's share in the saved head."""
 
-import math
-
 import torch
 
-from ddp_course.grader.vocabulary import Wrong, called_once, check, driver_job, expect, numbers, show
+from ddp_course.grader.harness.tensors import largest_gap
+from ddp_course.grader.vocabulary import (
+    Wrong,
+    are_close,
+    called_once,
+    check,
+    driver_job,
+    expect,
+    numbers,
+    plural,
+    show,
+    total_bytes,
+)
 
 from . import driver
 
@@ -29,7 +39,7 @@ def the_shares_are_read_right(case, rank, result):
         f"{DETECTOR} returned {str(result)[:80]} on rank {rank}; it should be a list of {case.world} numbers",
         "the value returned on that rank: rank 0 alone is handed a head, and every rank needs the list",
     )
-    if not all(math.isclose(a, b, rel_tol=1e-4, abs_tol=1e-4) for a, b in zip(shares, right, strict=True)):
+    if not are_close(shares, right, rel_tol=1e-4, abs_tol=1e-4):
         same_on_all_ranks = all(other == shares for other in map(numbers, case.results))
         raise Wrong(
             f"{DETECTOR} returned {show(shares, 3)} on rank {rank}; the shares are {show(right, 3)}",
@@ -44,7 +54,7 @@ it_is_called_once = called_once(
 
 @check("all ranks end with one head, though they begin with different ones", TRAIN, begin="{ranks}: ")
 def replicas_end_equal(case, rank, result):
-    gap = (result[1] - case.results[0][1]).abs().max().item()
+    gap = largest_gap(result[1], case.results[0][1])
     expect(
         gap == 0,
         f"{after(case)} the head of rank {rank} is {gap:.2g} from rank 0's",
@@ -55,7 +65,7 @@ def replicas_end_equal(case, rank, result):
 @check("it is that of one process on all pairs, on 1, 2 and 4 ranks", TRAIN, begin="{ranks}: ")
 def the_global_batch_is_learned(case):
     (_, steps), (_, head) = case.args[0], case.results[0]
-    gap = (head - driver.one_process(case.world, steps)).abs().max().item()
+    gap = largest_gap(head, driver.one_process(case.world, steps))
     expect(
         gap < CLOSE,
         lambda: f"{after(case)} the head is {gap:.1e} from that of one process on all pairs{likeness(head, case)}",
@@ -77,7 +87,7 @@ def one_rank_saves(case, rank, result):
 @check("and every rank's pairs stay where they are", TRAIN, begin="{ranks}: ")
 def pairs_stay_where_they_are(case, rank, result):
     _, steps = case.args[0]
-    sent = sum(operation.bytes for operation in case.operations[rank])
+    sent = total_bytes(case.operations[rank])
     expect(
         case.world == 1 or sent <= (2 * steps + 1) * HEAD + SMALL,
         f"{after(case)} rank {rank} handed over {sent:,} bytes; a gradient, like a head, has {HEAD}",
@@ -87,7 +97,7 @@ def pairs_stay_where_they_are(case, rank, result):
 
 def after(case):
     _, steps = case.args[0]
-    return f"after {steps} step{'s' * (steps != 1)}"
+    return f"after {plural(steps, 'step')}"
 
 
 def look_at(shares, right):
@@ -107,6 +117,6 @@ def likeness(head, case):
         "; it is rank 0's, trained on its own pairs": driver.one_process(case.world, steps, ranks=[0]),
         "; it began as the last rank's head": driver.one_process(case.world, steps, start=case.world - 1),
     }.items():
-        if (head - other).abs().max() < CLOSE:
+        if largest_gap(head, other) < CLOSE:
             return text
     return ""

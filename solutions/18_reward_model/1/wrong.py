@@ -14,7 +14,7 @@ ANSWERS = (
         +        head -= rate * gradient
     """),
     WrongAnswer(
-        "everybody_saves", "every rank returns the head to be saved",
+        "every_rank_saves", "every rank returns the head to be saved",
         check="one_rank_saves", says="rank 1 returned a head", edit="""
         -    return head if dist.get_rank() == 0 else None
         +    return head
@@ -165,7 +165,7 @@ ANSWERS = (
 
         def shares(train):
             world, rank = dist.get_world_size(), dist.get_rank()
-            numbers = torch.Generator().manual_seed(0)  # the same numbers everywhere: every rank knows everybody's pairs
+            numbers = torch.Generator().manual_seed(0)  # the same numbers everywhere: every rank has the pairs of all
             start = torch.randn(7, dtype=torch.float64, generator=numbers)
             pairs = torch.randn(world, 2, 5, 7, dtype=torch.float64, generator=numbers)
             saved = train(start.clone(), pairs[rank, 0], pairs[rank, 1], 1, 0.01)

@@ -33,7 +33,7 @@ ANSWERS = (
         +    loss = (weights * F.softplus(head(rejected).detach() - head(chosen))).sum() / total
     """),
     WrongAnswer(
-        "features_travel", "scores its own pairs only, and sends their features along with the prompts' numbers",
+        "sends_features", "scores its own pairs only, and sends their features along with the prompts' numbers",
         check="a_rank_scores_its_own_pairs", says="handed over", edit="""
         -    dist.all_gather_object(gathered, prompts.tolist())
         -    joint = torch.tensor(sum(gathered, []), dtype=torch.int64)

@@ -10,7 +10,7 @@ DETECTOR, REPAIRED = "one_tokenizer", "load_tokenizer"
 RIGHT, BROKEN = tuple(driver.VERSIONS)[:3], tuple(driver.VERSIONS)[3:]
 # The error has to contain the reason, in the words of what raised it.
 REASONS = {
-    "nobody has the file": ("No such file", "tokenizer.json"),
+    "no rank has the file": ("No such file", "tokenizer.json"),
     "the others have the file, rank 0 has none": ("No such file", "tokenizer.json"),
     "the file of rank 0 is cut off": ("line 1 column",),
     "the file of rank 0 holds no merges": ("merges",),
@@ -23,12 +23,12 @@ def load_job(world, *files):
 
 COUNTED = [(version, torch.zeros(1)) for version in driver.VERSIONS]  # the tensor counts calls of load
 DETECT = [driver_job(3, DETECTOR, COUNTED, seconds=4.0)]
-LOAD = [load_job(2, *driver.FILES), load_job(3, "rank 0 alone has the file", "nobody has the file")]
+LOAD = [load_job(2, *driver.FILES), load_job(3, "rank 0 alone has the file", "no rank has the file")]
 JOBS = [*DETECT, *LOAD]
 
 
 detector = Detector(DETECTOR, RIGHT, BROKEN, DETECT)
-DETECTED = [
+DETECTOR_CHECKS = [
     detector.agrees("does every rank have the merges of all ranks when it decides, also rank 0?"),
     detector.passes(
         ", but all ranks hold the same merges",

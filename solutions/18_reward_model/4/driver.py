@@ -70,7 +70,7 @@ FILES = {
     "rank 0 alone has the file": (RIGHT, None),
     "the others have another file": (RIGHT, OTHER),
     "the file of the others is cut off": (RIGHT, RIGHT[:20]),
-    "nobody has the file": (None, None),
+    "no rank has the file": (None, None),
     "the others have the file, rank 0 has none": (None, RIGHT),
     "the file of rank 0 is cut off": (RIGHT[:20], RIGHT),
     "the file of rank 0 holds no merges": (json.dumps({"vocabulary": 300}), RIGHT),

@@ -74,7 +74,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "kinds_compared", "the detector asks whether there are merges or bytes",
-        check="what_is_broken_is_seen", says="a merge less on the last rank", edit="""
+        check="broken_versions_are_caught", says="a merge less on the last rank", edit="""
         -        merges = load(path).merges
         +        merges = bool(load(path).merges)
     """),
@@ -102,13 +102,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "objects_compared", "the detector compares the tokenizers themselves",
-        check="what_is_right_passes", says="all ranks hold the same merges", edit="""
+        check="right_versions_pass", says="all ranks hold the same merges", edit="""
         -        merges = load(path).merges
         +        merges = load(path)
     """),
     WrongAnswer(
         "order_forgotten", "the detector compares sorted merges: their order decides too",
-        check="what_is_broken_is_seen", says="two merges exchanged on rank 1", edit="""
+        check="broken_versions_are_caught", says="two merges exchanged on rank 1", edit="""
         -        merges = load(path).merges
         +        merges = sorted(load(path).merges)
     """),
@@ -122,7 +122,7 @@ ANSWERS = (
     """),
     RightAnswer(
         "bytes_of_the_file",
-        "the bytes of the file travel and every rank parses them; the detector compares smallest and largest numbers",
+        "the bytes of the file are sent and every rank parses them; the detector compares smallest and largest numbers",
         text="""
         import json
         from pathlib import Path

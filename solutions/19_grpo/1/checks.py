@@ -4,7 +4,8 @@ import math
 
 import torch
 
-from ddp_course.grader.vocabulary import Detector, by_pattern, check, driver_job, expect, number
+from ddp_course.grader.harness.tensors import largest_gap
+from ddp_course.grader.vocabulary import Detector, by_pattern, check, driver_job, expect, number, plural
 
 from . import driver
 
@@ -27,7 +28,7 @@ BLIND_SPOTS = {
     "other are not yet one process",
 }
 detector = Detector(DETECTOR, RIGHT, BROKEN, DETECT)
-DETECTED = [
+DETECTOR_CHECKS = [
     detector.agrees("how a rank gets the verdicts of the others, each of which has its own beta"),
     detector.passes(
         ", but that loop gives what one process gives, but for rounding",
@@ -46,7 +47,7 @@ DETECTED = [
 def the_run_is_that_of_one_process(case):
     _, steps = case.args[0]
     right_logits, right_betas = driver.one_process(case.world, steps)
-    begin = f"{steps} step{'s' * (steps > 1)}: "
+    begin = f"{plural(steps, 'step')}: "
     for rank, (logits, betas) in enumerate(case.results):
         beta_numbers = [number(beta) for beta in betas]
         expect(
@@ -62,7 +63,7 @@ def the_run_is_that_of_one_process(case):
                 if math.isclose(beta, right, rel_tol=NEARLY)
                 else "the KL that next_beta is given: it has to be joint before next_beta sees it",
             )
-        gap = (logits - right_logits).abs().max().item() if torch.is_tensor(logits) else math.nan
+        gap = largest_gap(logits, right_logits)
         expect(
             gap < CLOSE,
             f"{begin}the logits of rank {rank} are {gap:.1e} from those of one process",
@@ -75,6 +76,6 @@ def replicas_agree_to_the_last_bit(case, rank, result):
     (logits, betas), (first, first_betas), (_, steps) = result, case.results[0], case.args[0]
     expect(
         torch.equal(logits, first) and list(map(float, betas)) == list(map(float, first_betas)),
-        f"{steps} step{'s' * (steps > 1)}: rank {rank} holds another policy or beta than rank 0, by a rounding",
+        f"{plural(steps, 'step')}: rank {rank} holds another policy or beta than rank 0, by a rounding",
         "the order in which each rank adds up what it received: it has to be the same one everywhere",
     )

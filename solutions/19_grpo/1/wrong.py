@@ -15,13 +15,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "betas_alone_tested", "the detector compares the betas with those of one process, and not the logits",
-        check="what_is_broken_is_seen", says="the gradient of the last step", edit="""
+        check="broken_versions_are_caught", says="the gradient of the last step", edit="""
         -        results.append(torch.cat([logits.detach(), torch.tensor(betas, dtype=torch.float64)]))
         +        results.append(torch.tensor(betas, dtype=torch.float64))
     """),
     WrongAnswer(
         "equal_samples_tested", "the detector gives all ranks the same samples",
-        check="what_is_broken_is_seen", says="own mean and spread, own KL", edit="""
+        check="broken_versions_are_caught", says="own mean and spread, own KL", edit="""
         -    local = list(zip(actions[dist.get_rank()], rewards[dist.get_rank()], strict=True))
         -    # If every rank has all samples, each rank is the one process.
         -    joint = list(zip(actions.transpose(0, 1).flatten(1), rewards.transpose(0, 1).flatten(1), strict=True))
@@ -47,7 +47,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "too_exact", "the detector requires equality to the last bit",
-        check="what_is_right_passes", says="but for rounding", edit="""
+        check="right_versions_pass", says="but for rounding", edit="""
         -    same = torch.tensor(float(torch.allclose(*results, rtol=1e-9, atol=1e-12)))
         +    same = torch.tensor(float(torch.equal(*results)))
     """),

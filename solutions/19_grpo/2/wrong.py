@@ -102,7 +102,7 @@ ANSWERS = (
         +    gradients = torch.autograd.grad(loss, [weight for _, weight in sorted(policy.named_parameters())])
     """),
     RightAnswer(
-        "groups_as_a_matrix", "mean and spread of all groups by one matrix product; tokens and sums travel at once",
+        "groups_as_a_matrix", "mean and spread of all groups by one matrix product; tokens and sums are sent at once",
         edit="""
         -    advantages = torch.zeros_like(rewards)
         -    for prompt in prompts.unique():

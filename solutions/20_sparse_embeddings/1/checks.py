@@ -22,7 +22,7 @@ LOOK = {
     "the last rank moves a row that no rank used, by 1e-6": "all rows, also unused ones, to 1e-10 on all ranks",
 }
 detector = Detector(DETECTOR, SOUND, UNSOUND, DETECT)
-DETECTED = [
+DETECTOR_CHECKS = [
     detector.agrees("a rank sees only its own table: how does it learn that another rank's is wrong?"),
     detector.passes(
         ", but all ranks hold the table of one process",

@@ -100,7 +100,7 @@ SOUND = {
     "rank 0 computes the table and broadcasts it": broadcast_by_rank_0,
 }
 UNSOUND = {
-    "its own update, then those of all ranks": lambda table, ids, gradients, lr: sparse_step(
+    "its own step, then those of all ranks": lambda table, ids, gradients, lr: sparse_step(
         table, ids.contiguous(), gradients.contiguous(), lr
     ),
     "sends nothing": local_step,

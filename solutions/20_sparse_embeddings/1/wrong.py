@@ -10,7 +10,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "detector_expects_its_own_batch", "the detector expects what its own batch alone would do",
-        check="what_is_right_passes", says="gathers ids and gradients", edit="""
+        check="right_versions_pass", says="gathers ids and gradients", edit="""
         -    total.index_add_(0, ids.flatten(), gradients.flatten(0, 1))
         +    total.index_add_(0, ids[rank], gradients[rank])
     """),
@@ -23,13 +23,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "detector_takes_a_thousandth", "the detector tolerates a gap of a thousandth",
-        check="what_is_broken_is_seen", says="by 1e-6", edit="""
+        check="broken_versions_are_caught", says="by 1e-6", edit="""
         -    return gap.item() < 1e-10
         +    return gap.item() < 1e-3
     """),
     WrongAnswer(
         "detector_without_duplicates", "the detector's ranks have no row in common, and none twice",
-        check="what_is_broken_is_seen", says="adds the signs of all gradients", edit="""
+        check="broken_versions_are_caught", says="adds the signs of all gradients", edit="""
         -    start = torch.randn(12, 2, dtype=torch.float64)
         -    ids = torch.randint(9, (world, 8))
         +    start = torch.randn(40, 2, dtype=torch.float64)

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 
-from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect, expect_one_verdict, number
+from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect, expect_one_verdict, is_close, number, plural
 
 from . import driver
 from .driver import SOUND, UNSOUND
@@ -12,12 +12,8 @@ DETECTOR, REPAIRED = "is_sound", "evaluate"
 CLOSE = 1e-9  # relative; the order of the sums shifts them by about 1e-16
 
 
-def examples(count):
-    return f"{count} example{'s' * (count != 1)}"
-
-
 def evaluations(world, *sizes):
-    calls = {f"{examples(total)}, batches of {batch}": ("own", total, batch) for total, batch in sizes}
+    calls = {f"{plural(total, 'example')}, batches of {batch}": ("own", total, batch) for total, batch in sizes}
     return driver_job(world, REPAIRED, calls, seconds=3.0)
 
 
@@ -38,7 +34,7 @@ def sound_shares_pass(case):
 
 
 @check(f"and sees {len(UNSOUND)} others, the given one among them", DETECT, begin="{scenario}: ")
-def unsound_shares_are_seen(case):
+def unsound_shares_are_caught(case):
     if case.scenario in UNSOUND and case.results[0]:
         raise Wrong(f"{DETECTOR} returned True, {fault(case.scenario)}", "which sizes it tries")
 
@@ -93,16 +89,12 @@ def metrics_are_exact_on_every_rank(case, rank, result):
     for name, expected in right.items():
         value = number(metrics[name])
         expect(
-            number_is_close(value, expected, CLOSE),
+            is_close(value, expected, CLOSE, CLOSE),
             f"rank {rank} returned the {name} {value!r}; over all examples it is {expected!r}",
-            "the dtype of what travels: torch.tensor makes float32 of a list of numbers"
-            if number_is_close(value, expected, 1e-6)
-            else "sums and counts travel, and the division comes last; is the reduced tensor what is returned?",
+            "the dtype of what is sent: torch.tensor makes float32 of a list of numbers"
+            if is_close(value, expected, 1e-6, 1e-6)
+            else "sums and counts are sent, and the division comes last; is the reduced tensor what is returned?",
         )
-
-
-def number_is_close(value, expected, tolerance):
-    return isinstance(value, int | float) and math.isclose(value, expected, rel_tol=tolerance, abs_tol=tolerance)
 
 
 def fault(version):
@@ -117,5 +109,5 @@ def fault(version):
         small = all(end - start <= math.ceil(batch / world) for start, end in steps)
         equal_counts = len(set(map(len, by_rank))) == 1
         if not (valid and small and equal_counts and evaluated == list(range(total))):
-            return f"but {examples(total)} in batches of {batch} on {world} ranks give {by_rank}"
+            return f"but {plural(total, 'example')} in batches of {batch} on {world} ranks give {by_rank}"
     raise AssertionError(f"{version} is sound")

@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "detector_allows_behind_the_end", "the detector slices a list, which ignores examples behind its end",
-        check="unsound_shares_are_seen", says="cut as if it were full", edit="""
+        check="unsound_shares_are_caught", says="cut as if it were full", edit="""
         -                if len({len(share) for share in pairs}) > 1:
         -                    return False
         -                flat = [pair for share in pairs for pair in share]
@@ -18,7 +18,7 @@ ANSWERS = (
     WrongAnswer(
         "detector_asks_for_the_set",
         "the detector compares sets, in which a repeated example counts once",
-        check="unsound_shares_are_seen", says="begins earlier", edit="""
+        check="unsound_shares_are_caught", says="begins earlier", edit="""
         -                if sorted(i for start, end in flat for i in range(start, end)) != list(range(total)):
         +                if {i for start, end in flat for i in range(start, end)} != set(range(total)):
     """),
@@ -43,7 +43,7 @@ ANSWERS = (
         +                if not in_order(total, pairs):
     """),
     WrongAnswer(
-        "everybody_scores_everything", "every rank evaluates the whole test set and nothing is sent",
+        "every_rank_scores_everything", "every rank evaluates the whole test set and nothing is sent",
         check="every_example_is_scored_once", says="was scored 2 times", edit="""
         -    sums = torch.zeros(3, dtype=torch.float64)
         -    for start, end in shares(total, batch, dist.get_rank(), dist.get_world_size()):
@@ -94,7 +94,7 @@ ANSWERS = (
         +    examples = max(examples, 1)
     """),
     WrongAnswer(
-        "skips_empty_shares", "a rank without examples goes on to the next batch at once",
+        "skips_empty_shares", "a rank without examples continues with the next batch at once",
         check="the_ranks_keep_step", says="called score", edit="""
              for start, end in shares(total, batch, dist.get_rank(), dist.get_world_size()):
         +        if start == end:

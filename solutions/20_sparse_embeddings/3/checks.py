@@ -3,7 +3,7 @@
 import torch
 
 from ddp_course.base.quantity import with_prefix
-from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect
+from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect, total_bytes
 
 from . import driver
 from .driver import CANCELS, CASES, DECAY, EVALUATES, LARGE, LR, ROUNDS, one_process, start
@@ -84,13 +84,13 @@ def replicas_agree(case, rank, result):
 )
 def traffic_is_that_of_the_batch(case, rank, result):
     operations = case.operations[rank]
-    sent = sum(operation.bytes for operation in operations)
+    sent = total_bytes(operations)
     if sent > MAX_BYTES_SENT:
         largest = max(operations, key=lambda operation: operation.bytes)
         raise Wrong(
             f"{LARGE_STEPS}rank {rank} handed over {sent:,} bytes, {largest.bytes:,} of them to one {largest.op} "
             f"(line {largest.line})",
-            "what has to travel: the ids that were used, and their gradients",
+            "what has to be sent: the ids that were used, and their gradients",
         )
     return sent
 

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import torch
 
-from ddp_course.grader.vocabulary import check, driver_job, expect, expect_few_bytes_sent, show
+from ddp_course.grader.vocabulary import check, driver_job, expect, expect_few_bytes_sent, show, total_bytes
 
 from .driver import CASES, DIFFERENT, MANY, WIDTH, one_process, start
 
@@ -50,12 +50,12 @@ def only_used_rows_move(case):
 @check(f"{STEPS} steps on 2 to 4 ranks equal those of one process, accumulators and table")
 def equals_one_process(case):
     for step, _, _, _, after, right in steps_of(case):
-        for columns, name, look in (
+        for columns, name, look_at in (
             (slice(WIDTH, None), "the accumulator of row", "sum over repeated ids and ranks, square, mean"),
             (slice(WIDTH), "row", "one move for each row, by the accumulator as it is after the step"),
         ):
             gap, row = (after - right)[:, columns].abs().amax(dim=1).max(dim=0)
-            expect(gap < 1e-10, f"after step {step} {name} {row} is off by {show(gap, 3)}", look)
+            expect(gap < 1e-10, f"after step {step} {name} {row} is off by {show(gap, 3)}", look_at)
 
 
 @check(
@@ -64,7 +64,7 @@ def equals_one_process(case):
 def little_is_sent(case):
     purpose = f"for {DIFFERENT} different ids"
     for rank, operations in enumerate(case.operations):
-        gathered = sum(operation.bytes for operation in operations if operation.op == "all_gather")
+        gathered = total_bytes(operation for operation in operations if operation.op == "all_gather")
         expect(
             gathered <= MAX_GATHERED,
             f"rank {rank} handed {gathered:,} bytes to all_gather {purpose}: all ranks get them",

@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from ddp_course.grader.harness.largest_gap import largest_gap
-from ddp_course.grader.vocabulary import check, driver_job, expect, expect_few_operations, number
+from ddp_course.grader.harness.tensors import largest_gap
+from ddp_course.grader.vocabulary import check, driver_job, expect, expect_few_operations, number, plural
 
 from .driver import MANY, WHOLE, ZERO, gradients
 
@@ -58,7 +58,7 @@ def whole_gradients_stay_equal(case, rank, result):
         )
 
 
-@check(lambda started: f"{max(started)} collective{'s' * (max(started) > 1)}, of a few numbers")
+@check(lambda started: f"{plural(max(started), 'collective')}, of a few numbers")
 def little_is_sent(case):
     return expect_few_operations(case, 2, 64, "sums of squares are numbers; gradients stay where they are")
 

@@ -1,6 +1,6 @@
 """23.1: one batch through the stages of a pipeline, by hand, in the order of 1F1B, with micro-batches of any sizes."""
 
-from ddp_course.grader.vocabulary import check, driver_job, expect
+from ddp_course.grader.vocabulary import check, driver_job, expect, expect_small_gap, total_bytes
 
 from .driver import WIDTH
 
@@ -33,11 +33,8 @@ def each_micro_batch_is_computed_once(case, rank, result):
 @check("all gradients are those of one process, on 1 to 3 ranks")
 def the_gradients_are_those_of_one_process(case, rank, result):
     for number, gap in enumerate(result["gaps"]):
-        expect(
-            gap < CLOSE,
-            f"after batch {number} the gradients of rank {rank} are {gap:.1e} away from those of one process",
-            where_to_look(case.args[0][0], number),
-        )
+        look_at = where_to_look(case.args[0][0], number)
+        expect_small_gap(gap, CLOSE, f"after batch {number} a gradient of rank {rank}", look_at)
 
 
 @check("rank r never holds more than p - r micro-batches")
@@ -66,7 +63,7 @@ def each_number_is_sent_once(case, rank, result):
     sizes, batches = case.args[0]
     neighbours = (rank > 0) + (rank < case.world - 1)
     right = 8 * WIDTH * sum(sizes) * neighbours * batches
-    sent = sum(operation.bytes for operation in case.operations[rank] if operation.op != "recv")
+    sent = total_bytes(case.operations[rank], without=("recv",))
     expect(
         all(operation.op != "barrier" for operation in case.operations[rank]),
         f"rank {rank} started a barrier, which sends to all ranks",

@@ -1,7 +1,7 @@
 """23.2: a torch pipeline whose gradients are not those of one process: padding, and a table on two stages."""
 
 from ddp_course.distributed.torch_versions import VOTES_PER_PIPELINE_STEP
-from ddp_course.grader.vocabulary import check, driver_job, expect
+from ddp_course.grader.vocabulary import check, driver_job, expect, expect_small_gap, total_bytes
 
 from .driver import LENGTH, MICRO_BATCHES, VOCABULARY, WIDTH, WINDOWS
 
@@ -28,40 +28,31 @@ def the_batch_is_cut(case, rank, steps):
 
 @check("every target counts the same, with padding and without")
 def every_target_counts_the_same(case, rank, steps):
-    expect(
-        steps[0]["layers"] < CLOSE,
-        f"after the first step the layers of rank {rank} are {steps[0]['layers']:.1e} away from one process",
-        "the divisor: padding is no target, and a mean of means counts few targets more"
-        if case.scenario == "padded"
-        else "how often a gradient is divided, and by how many targets: by the loss, and by the schedule",
-    )
+    look_at = "how often a gradient is divided, and by how many targets: by the loss, and by the schedule"
+    if case.scenario == "padded":
+        look_at = "the divisor: padding is no target, and a mean of means counts few targets more"
+    expect_small_gap(steps[0]["layers"], CLOSE, f"after the first step a layer of rank {rank}", look_at)
 
 
 @check("both copies of the table get the whole gradient")
 def both_copies_get_the_whole_gradient(case, rank, steps):
-    expect(
-        steps[0]["table"] < CLOSE,
-        f"after the first step the table of rank {rank} is {steps[0]['table']:.1e} away from one process",
-        "in one process the table gets the gradient of the embedding and that of the output layer",
-    )
+    look_at = "in one process the table gets the gradient of the embedding and that of the output layer"
+    expect_small_gap(steps[0]["table"], CLOSE, f"after the first step the table of rank {rank}", look_at)
 
 
 @check("after every step all weights are those of one process, on 2 and 3 ranks")
 def it_learns_as_one_process_does(case, rank, steps):
+    look_at = "what belongs to a single batch: how many targets it has, and its gradients; the first step was right"
     for number, step in enumerate(steps):
         gap = max(step["layers"], step["table"])
-        expect(
-            gap < CLOSE,
-            f"after step {number} rank {rank} is {gap:.1e} away from one process; the first step was right",
-            "what belongs to a single batch: how many targets it has, and its gradients",
-        )
+        expect_small_gap(gap, CLOSE, f"after step {number} a weight of rank {rank}", look_at)
 
 
 @check("the gradient of the table is sent by the two that have one")
 def only_the_ends_send_the_table(case, rank, steps):
     operations, ends = case.operations[rank], rank in (0, case.world - 1)
     needed = len(steps) * ((1 if ends else 2) * ACTIVATIONS + ends * TABLE)
-    sent = sum(operation.bytes for operation in operations if operation.op != "recv")
+    sent = total_bytes(operations, without=("recv",))
     expect(
         sent <= needed + SHAPES,
         f"rank {rank} handed over {sent // len(steps)} bytes per step; its activations and gradients"

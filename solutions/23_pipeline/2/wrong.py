@@ -15,7 +15,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "divided_twice", "divides the sum by all targets, and lets the schedule divide by the micro-batches as well",
-        check="every_target_counts_the_same", says="(no padding): after the first step the layers of rank 0",
+        check="every_target_counts_the_same", says="(no padding): after the first step a layer of rank 0",
         look="how often a gradient is divided", edit="""
         -        self.schedule = Schedule1F1B(piped, micro_batches, loss_fn=self.loss, scale_grads=False)
         +        self.schedule = Schedule1F1B(piped, micro_batches, loss_fn=self.loss)

@@ -3,13 +3,13 @@
 from collections import Counter
 from itertools import accumulate
 
-from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect
+from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect
 
 FUNCTION = "order"
 FORWARD, BACKWARD = 1, 2  # the time that each takes
 SIZES = [(2, 2, 4), (2, 2, 2), (4, 2, 8), (3, 3, 9), (2, 4, 6), (4, 1, 8), (1, 2, 3), (6, 2, 24)]
-CALLS = tuple(Call([(p, v, m)], f"ranks {p}, per_rank {v}, micro_batches {m}") for p, v, m in SIZES)
-JOBS = [Job(1, FUNCTION, CALLS, driver=True)]
+CALLS = {"ranks {}, per_rank {}, micro_batches {}".format(*sizes): sizes for sizes in SIZES}
+JOBS = [driver_job(1, FUNCTION, CALLS)]
 
 
 @check("each rank has each piece of its work once", begin="({scenario}): ")

@@ -2,7 +2,7 @@
 
 import math
 
-from ddp_course.grader.vocabulary import check, driver_job, expect
+from ddp_course.grader.vocabulary import check, driver_job, expect, expect_small_gap
 
 from .driver import HEADS, QUERIES, SIZE
 
@@ -27,21 +27,14 @@ def the_output_is_that_of_both_blocks(case):
         f"merge returned tensors of shapes {result['shapes']}, not {SHAPES}",
         "what is returned: (out, lse), each shaped as it came in",
     )
-    expect(
-        result["out"] < CLOSE,
-        f"out is {result['out']:.1e} away from attention over both blocks",
-        "a block's share is exp(lse of the block) over the sum of both",
-    )
+    look_at = "a block's share is exp(lse of the block) over the sum of both"
+    expect_small_gap(result["out"], CLOSE, "out", look_at, "attention over both blocks")
 
 
 @check("lse is that of both blocks", [BLOCKS], scenarios=MODERATE)
 def the_lse_is_that_of_both_blocks(case):
-    gap = case.results[0]["lse"]
-    expect(
-        gap < CLOSE,
-        f"lse is {gap:.1e} away from that of both blocks",
-        "the sums of exp(score) add up; lse is the log of a sum",
-    )
+    look_at = "the sums of exp(score) add up; lse is the log of a sum"
+    expect_small_gap(case.results[0]["lse"], CLOSE, "lse", look_at, "that of both blocks")
 
 
 @check("scores of thousands do no harm", [BLOCKS], scenarios=LARGE)
@@ -64,7 +57,7 @@ def expect_both(case, look_at):
     [result] = case.results
     name = max(("out", "lse"), key=result.get)
     expect(not result["nan"], f"{result['nan']} numbers of out and lse are NaN", look_at)
-    expect(result[name] < CLOSE, f"{name} is {result[name]:.1e} away from that of both blocks", look_at)
+    expect_small_gap(result[name], CLOSE, name, look_at, "that of both blocks")
 
 
 @check("gradients are right, and finite where nothing is seen", [BLOCKS])
@@ -82,9 +75,6 @@ def the_gradients_are_right(case):
 
 @check("a ring of two ranks equals one process, forward and backward", [RING])
 def a_ring_equals_one_process(case, rank, result):
+    look_at = "merge works on this rank's queries only; the ring around it sends keys and values"
     for name, gap in result.items():
-        expect(
-            gap < CLOSE,
-            f"{name} on rank {rank} is {gap:.1e} away from one process",
-            "merge works on this rank's queries only; the ring around it sends keys and values",
-        )
+        expect_small_gap(gap, CLOSE, f"{name} on rank {rank}", look_at)

@@ -5,7 +5,7 @@ import math
 import torch
 import torch.distributed as dist
 
-from ddp_course.grader.harness.largest_gap import largest_gap
+from ddp_course.grader.harness.tensors import largest_gap, random_tensor
 
 HEADS, QUERIES, SIZE = 2, 6, 4
 WINDOW = 16  # tokens of the ring, over all ranks
@@ -18,7 +18,7 @@ def drive(merge, scenario, first, keys):
     """
     if scenario.startswith("a ring"):
         return ring(merge, in_zigzag="zigzag" in scenario)
-    q, k, v = (random_tensor(seed, (HEADS, n, SIZE)) for seed, n in ((1, QUERIES), (2, keys), (3, keys)))
+    q, k, v = (random_tensor(seed, HEADS, n, SIZE) for seed, n in ((1, QUERIES), (2, keys), (3, keys)))
     scores = q @ k.transpose(-1, -2) + score_offsets(scenario, first, keys)
     right = block(scores, v)
     blocks = block(scores[..., :first], v[:, :first]), block(scores[..., first:], v[:, first:])
@@ -63,7 +63,7 @@ def gradient_gaps(inputs, merged, right):
     """
     right_out, right_lse = right
     nothing = right_lse == -math.inf
-    out_cotangent, lse_cotangent = random_tensor(4, right_out.shape), random_tensor(5, right_lse.shape)
+    out_cotangent, lse_cotangent = random_tensor(4, *right_out.shape), random_tensor(5, *right_lse.shape)
     loss = (merged[0] * out_cotangent).sum() + (merged[1].masked_fill(nothing, 0) * lse_cotangent).sum()
     if not loss.requires_grad:
         return dict.fromkeys(("out_a", "lse_a", "out_b", "lse_b"), math.inf)
@@ -91,7 +91,7 @@ def ring(merge, in_zigzag):
     in_zigzag: a rank has an early and a late chunk of the window, not one block.
     """
     rank, world = dist.get_rank(), dist.get_world_size()
-    q, k, v = (random_tensor(seed, (HEADS, WINDOW, SIZE)).requires_grad_() for seed in (6, 7, 8))
+    q, k, v = (random_tensor(seed, HEADS, WINDOW, SIZE).requires_grad_() for seed in (6, 7, 8))
     positions = torch.arange(WINDOW).view(world, -1)
     if in_zigzag:
         chunks = torch.arange(WINDOW).view(2 * world, -1)
@@ -106,7 +106,7 @@ def ring(merge, in_zigzag):
         out, lse = merge(out, lse, *block(scores[..., keys], v[:, keys]))
         if shapes(out, lse) != shapes(right, right[..., 0]):
             return {"out": math.inf}
-    cotangent = random_tensor(9, right.shape)
+    cotangent = random_tensor(9, *right.shape)
     right_gradients, gradients = (
         torch.autograd.grad((y * cotangent).sum(), (q, k, v), retain_graph=True, allow_unused=True)
         for y in (right, out)
@@ -115,10 +115,6 @@ def ring(merge, in_zigzag):
     for name, gradient, right_gradient in zip("qkv", gradients, right_gradients, strict=True):
         gaps[f"the gradient of {name}"] = largest_gap(gradient, right_gradient)
     return gaps
-
-
-def random_tensor(seed, shape):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def nan_count(*tensors):

@@ -5,6 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
+from ddp_course.grader.harness.tensors import largest_gap
 from ddp_course.grader.vocabulary import Mistake, Wrong, check, driver_job, expect, number, recognised
 
 from .driver import LENGTH, LENGTHS, PAD, windows_of
@@ -66,12 +67,12 @@ def the_gradients_are_those_of_one_process(case, rank, result):
     for name, right in result["right"].items():
         gradient = result["gradients"].get(name)
         expect(torch.is_tensor(gradient), f"{name} has no gradient on rank {rank}", "what is left in parameter.grad")
-        gap = (gradient - right).abs().max().item()
+        gap = largest_gap(gradient, right)
         if not gap < GRADIENT_CLOSE:
             nth = Mistake(
                 f"one part in {case.world} of it", right / case.world, "the sum of the ranks' parts, or their mean?"
             )
-            otherwise = "what backward starts from on each rank, and what then becomes of the ranks' gradients"
+            otherwise = "what backward starts from on each rank, and what then happens to the ranks' gradients"
             words, look_at = recognised(gradient, [nth], otherwise)
             raise Wrong(f"the gradient of {name} on rank {rank} is {gap:.1e} away from one process{words}", look_at)
 

@@ -2,7 +2,17 @@
 
 import math
 
-from ddp_course.grader.vocabulary import Mistake, Wrong, cases, check, driver_job, expect, recognised
+from ddp_course.grader.vocabulary import (
+    Mistake,
+    Wrong,
+    cases,
+    check,
+    driver_job,
+    expect,
+    expect_small_gap,
+    recognised,
+    total_bytes,
+)
 
 from .driver import CASES, WIDTH, settings
 
@@ -74,22 +84,19 @@ def gradients_reach_tokens_and_weights(records):
 
 @check("each expert has its whole gradient")
 def each_expert_has_its_whole_gradient(case, rank, result):
+    look_at = "each expert is on one rank: backward brings its whole gradient, neither to be divided nor added up"
     for number, gap in result["experts"].items():
-        expect(
-            gap < CLOSE,
-            f"the gradient of expert {number} on rank {rank} is {gap:.1e} away from one process",
-            "each expert is on one rank: backward brings its whole gradient, neither to be divided nor added up",
-        )
+        expect_small_gap(gap, CLOSE, f"the gradient of expert {number} on rank {rank}", look_at)
 
 
 @check("only chosen rows travel")
-def only_what_is_needed_travels(case, rank, result):
+def only_chosen_rows_are_sent(case, rank, result):
     token_counts, _, choices, _ = settings(case.scenario, case.world)
     rows = 2 * (token_counts[rank] * choices + sum(map(len, result["chosen by"].values())))
     sending = [operation for operation in case.operations[rank] if operation.op != "recv"]
     to_all = [operation for operation in sending if operation.op not in ("all_to_all", "send")]
-    sent = sum(operation.bytes for operation in sending if operation not in to_all)
-    sent_to_all = sum(operation.bytes for operation in to_all)
+    sent_to_all = total_bytes(to_all)
+    sent = total_bytes(sending) - sent_to_all
     expect(
         sent_to_all <= COUNTS,
         f"rank {rank} handed {sent_to_all} bytes to {' and '.join(sorted({operation.op for operation in to_all}))}",

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ddp_course.grader.harness.largest_gap import largest_gap
+from ddp_course.grader.harness.tensors import largest_gap, random_tensor
 
 WIDTH = 5
 CASES = {  # tokens of each rank, the rank of each expert, choices per token, and which experts are chosen (None: any)
@@ -66,9 +66,8 @@ class Expert(nn.Module):
 
     def __init__(self, number):
         super().__init__()
-        generator = torch.Generator().manual_seed(100 + number)
         self.number, self.calls = number, []
-        self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH, generator=generator, dtype=torch.float64))
+        self.weight = nn.Parameter(random_tensor(100 + number, WIDTH, WIDTH))
 
     def forward(self, x):
         self.calls.append(sorted(round(value, 9) for value in x.detach()[:, 0].tolist()))
@@ -107,7 +106,7 @@ def tokens_that_chose(number, batches):
 
 
 def cotangent(rank, y):
-    return torch.randn(y.shape, generator=torch.Generator().manual_seed(50 + rank), dtype=torch.float64)
+    return random_tensor(50 + rank, *y.shape)
 
 
 def expert_gap(expert, right):

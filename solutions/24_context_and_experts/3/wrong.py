@@ -77,7 +77,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "filled_up", "pads every part to the size of the largest",
-        check="only_what_is_needed_travels", says="rank 0 sent", look="nothing is filled up", edit="""
+        check="only_chosen_rows_are_sent", says="rank 0 sent", look="nothing is filled up", edit="""
         -    got = rows.new_empty(sum(receive), rows.shape[1])
         -    dist.all_to_all_single(got, rows.contiguous(), receive, send)
         -    return got
@@ -92,7 +92,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "gathered", "gathers all rows on all ranks, each of which takes those for its experts",
-        check="only_what_is_needed_travels", says="bytes to all_gather", look="the ranks of its experts only", edit="""
+        check="only_chosen_rows_are_sent", says="bytes to all_gather", look="the ranks of its experts only", edit="""
         -    got = rows.new_empty(sum(receive), rows.shape[1])
         -    dist.all_to_all_single(got, rows.contiguous(), receive, send)
         -    return got
@@ -101,13 +101,13 @@ ANSWERS = (
         +    dist.all_gather(sizes, torch.tensor(send))
         +    most = max(int(size.sum()) for size in sizes)
         +    filled = torch.cat([rows, rows.new_zeros(most - len(rows), rows.shape[1])])
-        +    everybodys = [torch.empty_like(filled) for _ in range(world)]
-        +    dist.all_gather(everybodys, filled)
-        +    parts = [padded[: int(size.sum())].split(size.tolist()) for padded, size in zip(everybodys, sizes)]
+        +    gathered = [torch.empty_like(filled) for _ in range(world)]
+        +    dist.all_gather(gathered, filled)
+        +    parts = [padded[: int(size.sum())].split(size.tolist()) for padded, size in zip(gathered, sizes)]
         +    return torch.cat([part[rank] for part in parts])
     """),
     RightAnswer(
-        "weighed_by_the_expert", "torch's own exchange, and counts by all-to-all; the weights travel with the rows",
+        "weighed_by_the_expert", "torch's own exchange, and counts by all-to-all; the weights are sent with the rows",
         text='''
         import torch
         import torch.distributed as dist

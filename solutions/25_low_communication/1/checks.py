@@ -4,10 +4,12 @@ import math
 
 import torch
 
-from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect
+from ddp_course.grader.harness.tensors import largest_gap
+from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect, expect_small_gap, total_bytes
 
 FUNCTION = "DiLoCo"
 CLOSE = 1e-10
+SIMULATED = "workers simulated in one process"
 NO_OUTER_STEP, MEAN, EVERY_STEP, MOMENTUM, HALF = (
     "every 4, but 3 steps only",
     "every 4, SGD inside, outer rate 1, no momentum",
@@ -28,13 +30,10 @@ JOBS = [driver_job(world, FUNCTION, RUNS, seconds=10.0, loads=("torch._dynamo",)
 @check("nothing happens between the outer steps")
 def outer_steps_come_when_they_should(case, rank, result):
     every, sent = RUNS[case.scenario][2], case.operations[rank]
+    look_at = "after which steps of `inner` step() does something; building DiLoCo changes nothing"
     for step, report in enumerate(result["steps"][: every - 1], 1):
-        expect(
-            report["gap"] < CLOSE,
-            f"after step {step} the weights of rank {rank} are {report['gap']:.1e} away from those of a worker that "
-            "has taken no outer step yet",
-            "after which steps of `inner` step() does something; building DiLoCo changes nothing",
-        )
+        subject, reference = f"after step {step} a weight of rank {rank}", "a worker without an outer step so far"
+        expect_small_gap(report["gap"], CLOSE, subject, look_at, reference)
     if case.scenario == NO_OUTER_STEP and sent:
         raise Wrong(
             f"rank {rank} started {len(sent)} operations, {sent[0].op} first",
@@ -48,18 +47,14 @@ def outer_steps_come_when_they_should(case, rank, result):
 )
 def rate_1_gives_the_mean(case, rank, result):
     movement, mean = result["movement"], result["mean movement"]
-    if not (movement - mean).abs().max().item() < CLOSE:
+    if not largest_gap(movement, mean) < CLOSE:
         factor = (movement @ mean / (mean @ mean)).item()
-        parallel = (movement - factor * mean).abs().max().item() < CLOSE
+        parallel = largest_gap(movement, factor * mean) < CLOSE
         how = f"by {factor:.4g} times the mean movement" if parallel else "in another direction than the mean movement"
         raise Wrong(f"the first outer step moved the weights of rank {rank} {how}", where_to_look(factor, parallel))
+    look_at = "the first outer step was right: when does the second one come, and which weights does it start from?"
     for step, report in enumerate(result["steps"], 1):
-        expect(
-            report["gap"] < CLOSE,
-            f"after step {step} the weights of rank {rank} are {report['gap']:.1e} away from "
-            "workers simulated in one process; the first outer step was right",
-            "when the second outer step comes, and which weights it starts from",
-        )
+        expect_small_gap(report["gap"], CLOSE, f"after step {step} a weight of rank {rank}", look_at, SIMULATED)
 
 
 @check("each worker's optimizer keeps what it has", scenarios=[MOMENTUM])
@@ -74,7 +69,7 @@ def the_inner_optimizer_keeps_its_state(case, rank, result):
 
 
 @check("outer momentum lasts from one outer step to the next", scenarios=[MOMENTUM, HALF])
-def the_outer_optimizer_goes_on(case, rank, result):
+def the_outer_momentum_lasts(case, rank, result):
     every, unmoved = RUNS[case.scenario][2], result["unmoved"]
     expect(
         unmoved in (0, 4),
@@ -82,14 +77,10 @@ def the_outer_optimizer_goes_on(case, rank, result):
         "how many parameter groups the inner optimizer has",
     )
     for step, report in enumerate(result["steps"], 1):
-        expect(
-            report["gap"] < CLOSE,
-            f"after step {step} the weights of rank {rank} are {report['gap']:.1e} away from "
-            "workers simulated in one process",
-            "what has to last from one outer step to the next: the weights that the movement starts from, and momentum"
-            if step > every
-            else "rate and Nesterov momentum of the outer optimizer, and what it takes for the gradient",
-        )
+        look_at = "rate and Nesterov momentum of the outer optimizer, and what it takes for the gradient"
+        if step > every:
+            look_at = "what has to last from one outer step to the next: the start of the movement, and momentum"
+        expect_small_gap(report["gap"], CLOSE, f"after step {step} a weight of rank {rank}", look_at, SIMULATED)
 
 
 @check("after an outer step all workers are equal to the last bit", scenarios=[MEAN, EVERY_STEP, MOMENTUM])
@@ -105,11 +96,11 @@ def the_workers_agree(case, rank, result):
 def each_weight_is_sent_once(case, rank, result):
     _, steps, every, _, _ = RUNS[case.scenario]
     size, outer_steps = 8 * len(result["weights"]), steps // every
-    sent = sum(operation.bytes for operation in case.operations[rank])
+    sent = total_bytes(case.operations[rank])
     expect(
         sent <= outer_steps * size,
         f"rank {rank} handed over {sent:,} bytes in {outer_steps} outer steps; its weights are {size:,}",
-        "what the workers know already when they have the mean",
+        "what the workers have already when they have the mean",
     )
 
 

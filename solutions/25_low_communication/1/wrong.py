@@ -21,14 +21,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "no_copy", "keeps the parameters themselves as the global weights",
-        check="the_outer_optimizer_goes_on", says="after step 3 the weights of rank 0", look="what it takes for the gradient",
+        check="the_outer_momentum_lasts", says="after step 3 a weight of rank 0", look="what it takes for the gradient",
         edit="""
         -        self.global_weights = [parameter.detach().clone() for parameter in self.local]  # after the last outer step
         +        self.global_weights = [parameter.detach() for parameter in self.local]
     """),
     WrongAnswer(
         "counts_like_torchs_averager", "looks before it counts: outer steps come after steps 1, 5, 9",
-        check="outer_steps_come_when_they_should", says="after step 1 the weights of rank", look="after which steps", edit="""
+        check="outer_steps_come_when_they_should", says="after step 1 a weight of rank", look="after which steps", edit="""
         -        self.steps += 1
         -        if self.steps % self.every == 0:
         -            self.outer_step()
@@ -86,7 +86,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "a_mean_without_momentum", "leaves the mean if there is no momentum, whatever the outer rate",
-        check="the_outer_optimizer_goes_on", says="(every 2, SGD inside, outer rate 0.5, no momentum): after step 2",
+        check="the_outer_momentum_lasts", says="(every 2, SGD inside, outer rate 0.5, no momentum): after step 2",
         look="rate and Nesterov momentum", edit="""
         -        self.outer = torch.optim.SGD(self.local, lr, momentum, nesterov=momentum > 0)
         +        self.outer = torch.optim.SGD(self.local, lr if momentum else 1.0, momentum, nesterov=momentum > 0)

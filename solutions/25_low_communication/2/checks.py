@@ -2,8 +2,8 @@
 
 import torch
 
-from ddp_course.grader.harness.largest_gap import largest_gap
-from ddp_course.grader.vocabulary import Mistake, Wrong, check, driver_job, expect, recognised
+from ddp_course.grader.harness.tensors import largest_gap
+from ddp_course.grader.vocabulary import Mistake, Wrong, check, driver_job, expect, recognised, total_bytes
 
 from .driver import EVERY_ONE, SHAPES, SOME, STEPS, TIES, ZEROS, K, gradients
 
@@ -37,7 +37,7 @@ def a_rank_keeps_what_it_has_not_sent(case, rank, result):
             gradient = gradients(case.scenario, 0, rank)[name]
             mistakes = [
                 Mistake("all of the gradient", gradient, "what was sent would be sent once more"),
-                Mistake("nothing", torch.zeros_like(gradient), "what becomes of the numbers that are not sent"),
+                Mistake("nothing", torch.zeros_like(gradient), "what happens to the numbers that are not sent"),
             ]
             words, look_at = recognised(kept, mistakes, "kept[n] is this rank's, and of its own gradient")
             raise Wrong(f"after step 1 what rank {rank} keeps of {name} is wrong{words}", look_at)
@@ -56,7 +56,7 @@ def nothing_is_lost(case):
                 gap < 1e3 * CLOSE,
                 f"after step {step + 1} the sum of sent and kept numbers of {name} is {gap:.1e} away from that of "
                 "its gradients",
-                "what becomes of the numbers that are not sent this time: those that were kept before, and those that "
+                "what happens to the numbers that are not sent this time: those that were kept before, and those that "
                 "are as large as one that is sent",
             )
 
@@ -90,7 +90,7 @@ def little_is_sent(case, rank, result):
         for gradient in gradients(case.scenario, step, rank).values()
         if gradient is not None
     )
-    sent = sum(operation.bytes for operation in case.operations[rank] if operation.op != "recv")
+    sent = total_bytes(case.operations[rank], without=("recv",))
     expect(
         sent <= 16 * count,
         f"rank {rank} handed over {sent:,} bytes for {count} numbers and their places",

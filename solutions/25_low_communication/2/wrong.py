@@ -18,7 +18,7 @@ ANSWERS = (
     WrongAnswer(
         "keeps_nothing", "forgets what it has not sent: the small numbers never arrive",
         check="a_rank_keeps_what_it_has_not_sent", says="what rank 0 keeps of first is wrong, nothing",
-        look="what becomes of", edit="""
+        look="what happens to", edit="""
         -            self.kept[number] = total.view_as(parameter)
     """),
     WrongAnswer(

@@ -2,14 +2,14 @@
 
 import math
 
-from ddp_course.grader.vocabulary import check, driver_job, expect, number
+from ddp_course.grader.vocabulary import check, driver_job, expect, expect_small_gap, is_close, number, total_bytes
 
 from .driver import PER_UPDATE, STEPS, windows_of
 from .given import CONTEXT, WIDTH
 
 FUNCTION = "Training"
 CLOSE = 1e-10
-# By number of ranks: (dp, tp) of the first mesh, and of the mesh on which the run goes on.
+# By number of ranks: (dp, tp) of the first mesh, and of the mesh on which the run continues.
 RUNS = {1: [((1, 1), (1, 1))], 2: [((1, 2), (2, 1)), ((2, 1), (1, 2))], 4: [((2, 2), (4, 1)), ((4, 1), (2, 2))]}
 
 CALLS = {world: {"dp {} x tp {}".format(*meshes[0]): meshes for meshes in runs} for world, runs in RUNS.items()}
@@ -52,11 +52,8 @@ def the_gradient_is_that_of_one_process(case):
                 look_at = "the replicas differ from each other as well: whose gradients are added up?"
             if len(ranks) == 1:
                 look_at = "over which targets the mean is taken"
-            expect(
-                gap < CLOSE,
-                f"{moment(step, mesh)}{name} on rank {rank} is {gap:.1e} away from its part of one process",
-                look_at,
-            )
+            subject = f"{moment(step, mesh)}{name} on rank {rank}"
+            expect_small_gap(gap, CLOSE, subject, look_at, "its part of one process")
 
 
 @check("the loss is that of one process, on every rank")
@@ -65,7 +62,7 @@ def the_loss_is_that_of_one_process(case):
         for rank, report in enumerate(ranks):
             loss, right = number(report["loss"]), report["right"]
             expect(
-                isinstance(loss, int | float) and math.isclose(loss, right, rel_tol=CLOSE),
+                is_close(loss, right, rel_tol=CLOSE),
                 f"{moment(step, mesh)}the loss on rank {rank} is {str(loss)[:12]}; one process has {right:.9g}",
                 "what a replica without targets has: a mean of nothing is NaN, and so is 0 times NaN"
                 if isinstance(loss, float) and math.isnan(loss)
@@ -74,7 +71,7 @@ def the_loss_is_that_of_one_process(case):
 
 
 @check("another mesh goes on with the next windows")
-def it_goes_on_where_it_stopped(case):
+def it_resumes_where_it_stopped(case):
     for step, mesh, ranks in steps(case, meshes=[1]):
         read = windows_read(ranks, mesh)
         expect(
@@ -86,11 +83,8 @@ def it_goes_on_where_it_stopped(case):
         )
         worst = max(range(len(ranks)), key=lambda rank: ranks[rank]["gap"][1])
         name, gap = ranks[worst]["gap"]
-        expect(
-            gap < CLOSE,
-            f"{moment(step, mesh)}{name} on rank {worst} is {gap:.1e} away from its part of one process",
-            "what load_state_dict changes besides the next windows",
-        )
+        subject, look_at = f"{moment(step, mesh)}{name} on rank {worst}", "what load_state_dict changes besides windows"
+        expect_small_gap(gap, CLOSE, subject, look_at, "its part of one process")
 
 
 @check("each gradient is sent once", [job for job in JOBS if job.world > 1])
@@ -99,7 +93,7 @@ def each_gradient_is_sent_once(case, rank, result):
     for _, (dp, _), ranks in steps(case):
         over_tp = 2 * PER_UPDATE // dp * CONTEXT * WIDTH  # numbers, also if a rank is alone on tp
         limit += 8 * (over_tp + ranks[rank]["parameter_count"]) + 64
-    sent = sum(operation.bytes for operation in case.operations[rank] if operation.line is not None)
+    sent = total_bytes(operation for operation in case.operations[rank] if operation.line is not None)
     expect(
         sent <= limit,
         f"rank {rank} handed over {sent:,} bytes in {len(result)} steps; its gradients, a few numbers and what the "

@@ -23,7 +23,7 @@ ANSWERS = (
         +        first = self.read
     """),
     WrongAnswer(
-        "the_next_part_is_not_next", "goes on behind its own part, where the next replica has read already",
+        "the_next_part_is_not_next", "continues behind its own part, where the next replica has read already",
         check="replicas_share_the_windows", says="in step 2 the replicas read", look="where a step begins", edit="""
         -        self.read += self.per_update
         +        self.read += own
@@ -54,7 +54,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "windows_of_one_rank", "saves how many windows one rank has read, as the script does",
-        check="it_goes_on_where_it_stopped", says="in step 4, after a stop and on dp 2 x tp 1, the replicas read",
+        check="it_resumes_where_it_stopped", says="in step 4, after a stop and on dp 2 x tp 1, the replicas read",
         look="neither windows of one rank", edit="""
         -        first = self.read + self.mesh.dp.rank * own
         -        self.read += self.per_update
@@ -63,7 +63,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "another_rate", "saves the size of dp, and scales the learning rate when it changes",
-        check="it_goes_on_where_it_stopped", says="away from its part of one process", look="what load_state_dict changes",
+        check="it_resumes_where_it_stopped", says="away from its part of one process", look="what load_state_dict changes",
         edit="""
         -        return {"read": self.read}
         +        return {"read": self.read, "dp": self.mesh.dp.size}

@@ -58,9 +58,9 @@ def a_token_weighs_the_same_everywhere(case, rank, result):
                 Mistake("the mean over this rank's tokens", mean_over_rank, "what the other ranks have"),
                 Mistake("the mean over this rank's tokens", 1 / len(counts), "what the other ranks have"),
             ]
-            words, look = recognised(factor, mistakes, "a mean loss times its tokens is the sum of their losses")
+            words, look_at = recognised(factor, mistakes, "a mean loss times its tokens is the sum of their losses")
             raise Wrong(
-                f"micro-batch {index} of rank {rank} has the factor {show(factor)}, not {show(right)}{words}", look
+                f"micro-batch {index} of rank {rank} has the factor {show(factor)}, not {show(right)}{words}", look_at
             )
 
 

@@ -83,8 +83,8 @@ def a_pair_weighs_the_same_everywhere(case, rank, result):
             Mistake("the rejected answer is preferred", swapped, "the order: chosen comes first"),
             Mistake("without the world size", right / case.world, "DDP divides the sum by the number of ranks"),
         ]
-        words, look = recognised(value, mistakes, "the formula: -log sigmoid(beta * (gain of chosen - of rejected))")
-        raise Wrong(f"rank {rank} returned {show(value)}, not {show(right)}{words}", look)
+        words, look_at = recognised(value, mistakes, "the formula: -log sigmoid(beta * (gain of chosen - of rejected))")
+        raise Wrong(f"rank {rank} returned {show(value)}, not {show(right)}{words}", look_at)
 
 
 @check("the gradient flows from it to the policy, also where a rank has no pairs")

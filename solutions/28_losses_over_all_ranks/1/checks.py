@@ -55,7 +55,7 @@ def the_gradients_are_right(case, rank, result):
     for name in ("images", "texts"):
         right = one_process(case)[1][name].chunk(case.world)[rank]
         nth = Mistake("1/N of it", right / case.world, "how often a row's gradient is added up before DDP divides")
-        words, look_at = recognised(result[name], [nth], "what becomes of the gradient for another rank's rows")
+        words, look_at = recognised(result[name], [nth], "what happens to the gradient for another rank's rows")
         times = ((result[name] * right).sum() / right.square().sum()).item()
         expect(
             torch.allclose(result[name], right, rtol=CLOSE, atol=CLOSE),

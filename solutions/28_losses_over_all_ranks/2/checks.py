@@ -102,10 +102,10 @@ def the_gradients_are_right(case, rank, result):
     expect(
         torch.allclose(result["gradient"], right, rtol=CLOSE, atol=CLOSE),
         f"the gradient for the features of rank {rank}, divided by N, holds {times:.3f} times that of one process",
-        "what becomes of the gradient for another rank's rows, and which factor DDP's mean leaves",
+        "what happens to the gradient for another rank's rows, and which factor DDP's mean leaves",
     )
 
 
 @check("labels are compared as whole numbers", scenarios=EXACT)
 def labels_are_exact(case):
-    expect_the_loss(case, "the type in which labels travel: as floating-point numbers, 2**60 and 2**60 + 1 are equal")
+    expect_the_loss(case, "the type in which labels are sent: as floating-point numbers, 2**60 and 2**60 + 1 are equal")

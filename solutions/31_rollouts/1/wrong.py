@@ -11,7 +11,7 @@ ANSWERS = (
         -    """The numbers of this rank's groups of a batch, and what all ranks divide their sums by."""
     '''),
     WrongAnswer(
-        "one_more", "goes on where the groups are exactly enough",
+        "one_more", "continues where the groups are exactly enough",
         check=STOP, says="all ranks find 10 groups, and 10 are enough", edit="""
         -        if len(numbers) >= wanted:
         +        if len(numbers) > wanted:
