@@ -10,7 +10,7 @@ from ddp_course.grader.vocabulary import (
     Wrong,
     check,
     expect,
-    expect_few_bytes_sent,
+    expect_few_bytes,
     number,
     recognised,
     show,
@@ -76,13 +76,9 @@ def the_ranks_agree(case, rank, result):
 
 
 @check(lambda sent: f"a rank hands over {max(sent)} bytes at most, with 3,000 values as with one")
-def few_bytes_are_sent(case):
-    return expect_few_bytes_sent(
-        case,
-        SMALL_MESSAGE,
-        lambda rank: f"for its {len(case.args[rank][0]):,} values",
-        "which two numbers about its values does a rank have to send?",
-    )
+def few_bytes_are_sent(case, rank, result):
+    purpose, look_at = f" for its {len(case.args[rank][0]):,} values", "which two numbers does a rank have to send?"
+    return expect_few_bytes(rank, case.operations[rank], SMALL_MESSAGE, purpose, look_at, without=("recv",))
 
 
 def expected_mean(case):

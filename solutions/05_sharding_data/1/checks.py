@@ -12,7 +12,7 @@ from ddp_course.grader.vocabulary import (
     check,
     driver_job,
     expect,
-    expect_few_bytes_sent,
+    expect_few_bytes,
     function_job,
     show,
 )
@@ -77,13 +77,10 @@ def the_detector_is_right(case, rank, result):
 
 
 @check(lambda sent: f"a rank hands over {max(sent)} bytes at most, to compare {BASE.numel() * 8:,}", DETECT)
-def few_bytes_are_sent(case):
-    return expect_few_bytes_sent(
-        case,
-        SMALL_MESSAGE,
-        lambda rank: f"to compare {case.args[rank][0].numel() * 8:,} bytes of data",
-        "which short value differs whenever the data differs?",
-    )
+def few_bytes_are_sent(case, rank, result):
+    purpose = f" to compare {case.args[rank][0].numel() * 8:,} bytes of data"
+    look_at = "which short value differs whenever the data differs?"
+    return expect_few_bytes(rank, case.operations[rank], SMALL_MESSAGE, purpose, look_at, without=("recv",))
 
 
 @check(f"the data is {given_script.TOKENS:,} tokens of the kind that the script makes", [MAKE], begin="")

@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "averages_weights", "averages the weights after each step, not the gradients before it",
-        check="the_global_batch_is_learned", says="AdamW: rank", edit="""
+        check="the_global_batch_is_learned", says=", AdamW): rank", edit="""
         -    model = DistributedDataParallel(module)
              for number, (inputs, targets) in enumerate(micro_batches, start=1):
                  last = number % accumulate == 0
@@ -21,7 +21,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "backward_only", "no_sync around the backward alone: every micro-batch communicates",
-        check="gradients_are_sent_once_per_step", says="started 4 all-reduce(s)",
+        check="gradients_are_sent_once_per_step", says="in 4 all-reduce(s)",
         look="which micro-batches communicate", edit="""
         +        loss = model(inputs, targets) / accumulate
                  with contextlib.nullcontext() if last else model.no_sync():
@@ -65,7 +65,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "gathers_again", "averages in the last micro-batch only, and then gathers the gradients of all ranks as well",
-        check="gradients_are_sent_once_per_step", says="started 1 all-reduce(s) and handed over 344 bytes",
+        check="gradients_are_sent_once_per_step", says="handed 344 bytes to",
         look="Once is enough", edit="""
                  if last:
         +            for parameter in module.parameters():

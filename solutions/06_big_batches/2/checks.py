@@ -5,7 +5,7 @@ import math
 import torch
 
 from ddp_course.grader.harness.tensors import largest_gap
-from ddp_course.grader.vocabulary import are_close, called_once, check, driver_job, expect, total_bytes
+from ddp_course.grader.vocabulary import are_close, called_once, check, driver_job, expect, expect_few_bytes
 
 from . import driver
 
@@ -13,13 +13,17 @@ DETECTOR, REPAIRED = "step_sizes", "train"
 CLOSE = 1e-10  # float64: the order of the sums shifts the numbers by about 1e-16
 OTHER_BYTES = 64  # that may be sent per step besides the gradients
 JOB_OPTIONS = {"seconds": 6.0, "loads": ("torch._dynamo",)}
-COUNTS = [([5, 5, 5], 2), ([1, 1], 4), ([6, 7], 3), ([3], 1)]  # micro-batches of each epoch, and of a step
+RUNS = {  # by the number of ranks: the micro-batches of each epoch and of a step, and the optimizer
+    2: [([5, 5, 5], 2, "SGD"), ([1, 1], 4, "SGD"), ([6, 7], 3, "SGD"), ([3], 1, "SGD")],
+    # AdamW is not linear: neither averaged weights nor another learning rate are as good as the right gradient.
+    3: [([7, 7], 4, "SGD"), ([7, 7], 4, "AdamW")],
+}
 DETECTOR_CALLS = [(what, *sizes, torch.zeros(1)) for sizes in ((2, 5, 2), (3, 7, 3)) for what in driver.VERSIONS]
 DETECT = [driver_job(1, DETECTOR, DETECTOR_CALLS, **JOB_OPTIONS)]
+RUN_NAME = "epochs of {} micro-batches, {} a step, {}"
 TRAIN = [
-    driver_job(2, REPAIRED, [("own", *counts, "SGD") for counts in COUNTS], **JOB_OPTIONS),
-    # AdamW is not linear: neither averaged weights nor another learning rate are as good as the right gradient.
-    driver_job(3, REPAIRED, [("own", [7, 7], 4, "SGD"), ("own", [7, 7], 4, "AdamW")], **JOB_OPTIONS),
+    driver_job(world, REPAIRED, {RUN_NAME.format(*run): ("own", *run) for run in runs}, **JOB_OPTIONS)
+    for world, runs in RUNS.items()
 ]
 JOBS = [*DETECT, *TRAIN]
 
@@ -51,9 +55,7 @@ it_is_called_once = called_once(
 )
 
 
-@check(
-    "your loop uses every micro-batch once, at its weight, on 2 and 3 ranks, also in an epoch of one", TRAIN, begin=""
-)
+@check("your loop uses every micro-batch once, at its weight, on 2 and 3 ranks, also in an epoch of one", TRAIN)
 def every_micro_batch_counts_once(case):
     _, counts, accumulate, optimizer = case.args[0]
     right = driver.one_process(case.world, counts, accumulate, optimizer)
@@ -61,7 +63,7 @@ def every_micro_batch_counts_once(case):
     rank = max(range(case.world), key=gaps.__getitem__)
     expect(
         gaps[rank] < CLOSE,
-        lambda: f"{begin(case)}rank {rank} is {gaps[rank]:.1e} from one process on the global batches{likeness(case)}",
+        lambda: f"rank {rank} is {gaps[rank]:.1e} from one process on the global batches{likeness(case)}",
         "the micro-batches of the last step of an epoch: how many are there, what is their sum divided by, and which "
         "of them communicates?"
         if optimizer == "SGD"
@@ -69,23 +71,14 @@ def every_micro_batch_counts_once(case):
     )
 
 
-@check("and its gradients travel once a step", TRAIN, begin="")
+@check("and its gradients travel once a step", TRAIN)
 def gradients_are_sent_once_per_step(case, rank, result):
     _, counts, accumulate, _ = case.args[0]
     steps, size = sum(math.ceil(count / accumulate) for count in counts), result.numel() * 8
-    sent = total_bytes(case.operations[rank], without=("broadcast",))
-    expect(
-        sent <= steps * (size + OTHER_BYTES),
-        f"{begin(case)}rank {rank} handed over {sent:,} bytes in {steps} steps; the gradients have {size:,}",
-        "which micro-batches communicate, and how often? Once is enough, in the last of a step",
-    )
-
-
-def begin(case):
-    """The beginning of a message about this case."""
-    _, counts, accumulate, optimizer = case.args[0]
-    epochs = f"epochs of {' and '.join(map(str, counts))} micro-batches"
-    return f"with {case.world} ranks, {epochs}, {accumulate} a step, {optimizer}: "
+    purpose = f" in {steps} steps; the gradients have {size:,}"
+    look_at = "which micro-batches communicate, and how often? Once is enough, in the last of a step"
+    limit = steps * (size + OTHER_BYTES)
+    expect_few_bytes(rank, case.operations[rank], limit, purpose, look_at, without=("broadcast",))
 
 
 def where_to_look(result, right, calls):

@@ -11,7 +11,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "every_micro_batch_talks", "uses the leftovers correctly, but every micro-batch communicates",
-        check="gradients_are_sent_once_per_step", says="handed over 2,528 bytes in 9 steps", edit="""
+        check="gradients_are_sent_once_per_step", says="handed 2,528 bytes to", edit="""
         -            for number, inputs in enumerate(group, start=1):
         -                with contextlib.nullcontext() if number == len(group) else model.no_sync():
         -                    (model(inputs) / len(group)).backward()
@@ -29,7 +29,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "scales_the_learning_rate", "divides a short step by `accumulate`, and makes up for that by a larger learning rate",
-        check="every_micro_batch_counts_once", says="4 a step, AdamW: rank", edit="""
+        check="every_micro_batch_counts_once", says="4 a step, AdamW): rank", edit="""
         -                    (model(inputs) / len(group)).backward()
         +                    (model(inputs) / accumulate).backward()
         +            for settings in optimizer.param_groups:

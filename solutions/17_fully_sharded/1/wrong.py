@@ -78,7 +78,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "reduces_twice", "all-reduces the gradient for its norm, and scatters it after that",
-        check="little_is_sent", says="handed over", look="an average is a reduce-scatter or an all-reduce", edit="""
+        check="little_is_sent", says="handed", look="an average is a reduce-scatter or an all-reduce", edit="""
         -        squares = gradient.square().sum()
         -        dist.all_reduce(squares)
         -        norm = squares.sqrt()

@@ -10,10 +10,10 @@ from ddp_course.grader.vocabulary import (
     check,
     driver_job,
     expect,
+    expect_few_bytes,
     numbers,
     plural,
     show,
-    total_bytes,
 )
 
 from . import driver
@@ -26,7 +26,8 @@ COUNTED = [(version, torch.zeros(1)) for version in driver.VERSIONS]  # the tens
 DETECT = [driver_job(world, DETECTOR, calls, seconds=4.0) for world, calls in ((3, COUNTED), (2, COUNTED[:2]))]
 STEPS = {2: (1, 3), 4: (0, 2), 1: (2,)}  # of train in each call, by the number of ranks
 TRAIN = [
-    driver_job(world, REPAIRED, [("own", count) for count in counts], seconds=4.0) for world, counts in STEPS.items()
+    driver_job(world, REPAIRED, {plural(count, "step"): ("own", count) for count in counts}, seconds=4.0)
+    for world, counts in STEPS.items()
 ]
 JOBS = [*DETECT, *TRAIN]
 
@@ -52,52 +53,45 @@ it_is_called_once = called_once(
 )
 
 
-@check("all ranks end with one head, though they begin with different ones", TRAIN, begin="{ranks}: ")
+@check("all ranks end with one head, though they begin with different ones", TRAIN)
 def replicas_end_equal(case, rank, result):
     gap = largest_gap(result[1], case.results[0][1])
     expect(
         gap == 0,
-        f"{after(case)} the head of rank {rank} is {gap:.2g} from rank 0's",
+        f"the head of rank {rank} is {gap:.2g} from rank 0's",
         "with which head each rank begins, and which gradient it steps by",
     )
 
 
-@check("it is that of one process on all pairs, on 1, 2 and 4 ranks", TRAIN, begin="{ranks}: ")
+@check("it is that of one process on all pairs, on 1, 2 and 4 ranks", TRAIN)
 def the_global_batch_is_learned(case):
     (_, steps), (_, head) = case.args[0], case.results[0]
     gap = largest_gap(head, driver.one_process(case.world, steps))
     expect(
         gap < CLOSE,
-        lambda: f"{after(case)} the head is {gap:.1e} from that of one process on all pairs{likeness(head, case)}",
+        lambda: f"the head is {gap:.1e} from that of one process on all pairs{likeness(head, case)}",
         "what the gradient is divided by, in which steps the ranks communicate, and whose head they begin with",
     )
 
 
-@check("rank 0 saves it", TRAIN, begin="{ranks}: ")
+@check("rank 0 saves it", TRAIN)
 def one_rank_saves(case, rank, result):
     returned, head = result
     what = "a head" if torch.is_tensor(returned) else repr(returned)
     expect(
         torch.is_tensor(returned) and torch.equal(returned, head) if rank == 0 else returned is None,
-        f"{after(case)} rank {rank} returned {what}; what rank 0 returns is saved, the others return None",
+        f"rank {rank} returned {what}; what rank 0 returns is saved, the others return None",
         "the last line of train",
     )
 
 
-@check("and every rank's pairs stay where they are", TRAIN, begin="{ranks}: ")
+@check("and every rank's pairs stay where they are", TRAIN)
 def pairs_stay_where_they_are(case, rank, result):
     _, steps = case.args[0]
-    sent = total_bytes(case.operations[rank])
-    expect(
-        case.world == 1 or sent <= (2 * steps + 1) * HEAD + SMALL,
-        f"{after(case)} rank {rank} handed over {sent:,} bytes; a gradient, like a head, has {HEAD}",
-        "what is sent besides gradients and heads: the pairs of a rank can stay where they are",
-    )
-
-
-def after(case):
-    _, steps = case.args[0]
-    return f"after {plural(steps, 'step')}"
+    purpose = f"; a gradient, like a head, has {HEAD}"
+    look_at = "what is sent besides gradients and heads: the pairs of a rank can stay where they are"
+    if case.world > 1:
+        expect_few_bytes(rank, case.operations[rank], (2 * steps + 1) * HEAD + SMALL, purpose, look_at)
 
 
 def look_at(shares, right):

@@ -21,7 +21,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "heads_averaged_at_the_end", "trains without communication and averages the heads after the last step",
-        check="the_global_batch_is_learned", says="after 3 steps", edit="""
+        check="the_global_batch_is_learned", says="(3 steps): the head is", edit="""
         -        dist.all_reduce(gradient)
         -        head -= rate * gradient / dist.get_world_size()
         +        head -= rate * gradient
@@ -42,7 +42,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "pairs_gathered", "sends all pairs to all ranks, and each computes everything",
-        check="pairs_stay_where_they_are", says="handed over", edit="""
+        check="pairs_stay_where_they_are", says="handed", edit="""
         +    gathered = [None] * dist.get_world_size()
         +    dist.all_gather_object(gathered, (chosen, rejected))
         +    pairs = [torch.cat(part) for part in zip(*gathered, strict=True)]

@@ -34,7 +34,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "sends_features", "scores its own pairs only, and sends their features along with the prompts' numbers",
-        check="a_rank_scores_its_own_pairs", says="handed over", edit="""
+        check="a_rank_scores_its_own_pairs", says="handed", edit="""
         -    dist.all_gather_object(gathered, prompts.tolist())
         -    joint = torch.tensor(sum(gathered, []), dtype=torch.int64)
         +    dist.all_gather_object(gathered, (chosen, rejected, prompts))

@@ -17,7 +17,8 @@ NEARLY_RIGHT = "the dtype of what is joint: torch.tensor makes float32 of a numb
 DETECT = [driver_job(2, DETECTOR, RIGHT + BROKEN, seconds=4.0)]
 STEPS = {2: (1, 2, 4), 4: (8,), 1: (3,)}  # of train in each call, by the number of ranks
 TRAIN = [
-    driver_job(world, REPAIRED, [("own", count) for count in counts], seconds=4.0) for world, counts in STEPS.items()
+    driver_job(world, REPAIRED, {plural(count, "step"): ("own", count) for count in counts}, seconds=4.0)
+    for world, counts in STEPS.items()
 ]
 JOBS = [*DETECT, *TRAIN]
 BLIND_SPOTS = {
@@ -43,22 +44,21 @@ DETECTOR_CHECKS = [
 ]
 
 
-@check("your loop gives the policy and the betas of one process, on 1, 2 and 4 ranks", TRAIN, begin="{ranks}: ")
+@check("your loop gives the policy and the betas of one process, on 1, 2 and 4 ranks", TRAIN)
 def the_run_is_that_of_one_process(case):
     _, steps = case.args[0]
     right_logits, right_betas = driver.one_process(case.world, steps)
-    begin = f"{plural(steps, 'step')}: "
     for rank, (logits, betas) in enumerate(case.results):
         beta_numbers = [number(beta) for beta in betas]
         expect(
             len(beta_numbers) == steps and all(isinstance(beta, int | float) for beta in beta_numbers),
-            f"{begin}rank {rank} returned the betas {str(betas)[:80]}, not {steps} numbers",
+            f"rank {rank} returned the betas {str(betas)[:80]}, not {steps} numbers",
             "the value returned: the logits, and a list with beta after each step",
         )
         for step, (beta, right) in enumerate(zip(beta_numbers, right_betas, strict=True), start=1):
             expect(
                 math.isclose(beta, right, rel_tol=CLOSE),
-                f"{begin}beta after step {step} is {beta:.13g} on rank {rank}; one process has {right:.13g}",
+                f"beta after step {step} is {beta:.13g} on rank {rank}; one process has {right:.13g}",
                 NEARLY_RIGHT
                 if math.isclose(beta, right, rel_tol=NEARLY)
                 else "the KL that next_beta is given: it has to be joint before next_beta sees it",
@@ -66,16 +66,16 @@ def the_run_is_that_of_one_process(case):
         gap = largest_gap(logits, right_logits)
         expect(
             gap < CLOSE,
-            f"{begin}the logits of rank {rank} are {gap:.1e} from those of one process",
+            f"the logits of rank {rank} are {gap:.1e} from those of one process",
             NEARLY_RIGHT if gap < NEARLY else "what the advantages are made of: mean and spread of whose rewards?",
         )
 
 
-@check("the same on all ranks, to the last bit", TRAIN, begin="{ranks}: ")
+@check("the same on all ranks, to the last bit", TRAIN)
 def replicas_agree_to_the_last_bit(case, rank, result):
-    (logits, betas), (first, first_betas), (_, steps) = result, case.results[0], case.args[0]
+    (logits, betas), (first, first_betas) = result, case.results[0]
     expect(
         torch.equal(logits, first) and list(map(float, betas)) == list(map(float, first_betas)),
-        f"{plural(steps, 'step')}: rank {rank} holds another policy or beta than rank 0, by a rounding",
+        f"rank {rank} holds another policy or beta than rank 0, by a rounding",
         "the order in which each rank adds up what it received: it has to be the same one everywhere",
     )

@@ -15,7 +15,7 @@ ANSWERS = (
     '''),
     WrongAnswer(
         "gradients_and_loss_twice", "all-reduces the gradients once for the loss and once for the check",
-        check="completions_stay_where_they_are", says="handed over", edit="""
+        check="completions_stay_where_they_are", says="handed", edit="""
         +    again = message.clone()
         +    dist.all_reduce(again)
              dist.all_reduce(message)

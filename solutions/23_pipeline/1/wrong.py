@@ -87,7 +87,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "padded_to_the_longest", "sends micro-batches of one size, the shorter ones filled up with zeros",
-        check="each_number_is_sent_once", says="rank 0 handed over 432 bytes; its outputs", look="as long as it is", edit="""
+        check="each_number_is_sent_once", says="rank 0 handed 432 bytes to", look="as long as it is", edit="""
         -        tensor = torch.empty(len(inputs[number]), width, dtype=torch.float64)
         -        dist.recv(tensor, source)
         -        return tensor

@@ -60,7 +60,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "gradient_and_table", "adds up the gradients, and broadcasts the table as well",
-        check="only_the_ends_send_the_table", says="rank 0 handed over", look="its gradient, once", edit="""
+        check="only_the_ends_send_the_table", says="rank 0 handed", look="its gradient, once", edit="""
         -        self.optimizer.step()
         +        self.optimizer.step()
         +        if self.rank in (0, self.ranks - 1):

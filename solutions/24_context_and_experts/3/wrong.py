@@ -77,7 +77,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "filled_up", "pads every part to the size of the largest",
-        check="only_chosen_rows_are_sent", says="rank 0 sent", look="nothing is filled up", edit="""
+        check="only_chosen_rows_are_sent", says="rank 0 handed", look="nothing is filled up", edit="""
         -    got = rows.new_empty(sum(receive), rows.shape[1])
         -    dist.all_to_all_single(got, rows.contiguous(), receive, send)
         -    return got

@@ -79,7 +79,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "sends_the_result_again", "broadcasts the new weights of rank 0 as well",
-        check="each_weight_is_sent_once", says="bytes in 3 outer steps", look="know already", edit="""
+        check="each_weight_is_sent_once", says="in 3 outer steps", look="have already", edit="""
                  for parameter, global_weight in zip(self.local, self.global_weights, strict=True):
         +            dist.broadcast(parameter, src=0)
                      global_weight.copy_(parameter)

@@ -72,7 +72,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "sends_zeros", "all-reduces the whole gradient with zeros where nothing is sent",
-        check="little_is_sent", says="bytes for 48 numbers and their places", look="zeros cost", edit="""
+        check="little_is_sent", says="for 48 numbers and their places", look="zeros cost", edit="""
         -            values = [torch.empty_like(total[largest]) for _ in range(world)]
         -            indices = [torch.empty_like(largest) for _ in range(world)]
         -            dist.all_gather(values, total[largest])
@@ -85,7 +85,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "all_as_large_as_the_kth", "sends all numbers that are not smaller than the k-th, also if many are equal",
-        check="little_is_sent", says="(fewer than k numbers of a gradient are not zero): rank 0 handed over",
+        check="little_is_sent", says="(fewer than k numbers of a gradient are not zero): rank 0 handed",
         look="if several are equally large", edit="""
         -            largest = total.abs().topk(min(self.k, total.numel())).indices
         +            kth = total.abs().topk(min(self.k, total.numel())).values[-1]

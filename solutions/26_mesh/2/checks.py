@@ -2,7 +2,7 @@
 
 import math
 
-from ddp_course.grader.vocabulary import check, driver_job, expect, expect_small_gap, is_close, number, total_bytes
+from ddp_course.grader.vocabulary import check, driver_job, expect, expect_few_bytes, expect_small_gap, is_close, number
 
 from .driver import PER_UPDATE, STEPS, windows_of
 from .given import CONTEXT, WIDTH
@@ -93,14 +93,10 @@ def each_gradient_is_sent_once(case, rank, result):
     for _, (dp, _), ranks in steps(case):
         over_tp = 2 * PER_UPDATE // dp * CONTEXT * WIDTH  # numbers, also if a rank is alone on tp
         limit += 8 * (over_tp + ranks[rank]["parameter_count"]) + 64
-    sent = total_bytes(operation for operation in case.operations[rank] if operation.line is not None)
-    expect(
-        sent <= limit,
-        f"rank {rank} handed over {sent:,} bytes in {len(result)} steps; its gradients, a few numbers and what the "
-        f"layers send make {limit:,}",
-        "how often a gradient goes over dp: once; peers on tp have computed their own parts, or the same: nothing to "
-        "add up there",
-    )
+    own_operations = [operation for operation in case.operations[rank] if operation.line is not None]
+    purpose = f" in {len(result)} steps; its gradients, a few numbers and what the layers send make {limit:,}"
+    look_at = "how often a gradient goes over dp: once; peers on tp have their own parts, or the same: no sum is needed"
+    expect_few_bytes(rank, own_operations, limit, purpose, look_at)
 
 
 def windows_read(ranks, mesh):

@@ -75,7 +75,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "averaged_over_tp_as_well", "averages gradients of whole weights over tp, where they are equal already",
-        check="each_gradient_is_sent_once", says="bytes in 6 steps", look="nothing to add up there", edit="""
+        check="each_gradient_is_sent_once", says="in 6 steps", look="no sum is needed", edit="""
                  for parameter in self.model.parameters():
                      dist.all_reduce(parameter.grad, group=self.mesh.dp.group)
         +            if parameter.shape[0] == self.model.out.out_features:
@@ -84,7 +84,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "agreed_once_more", "adds up the gradients over dp, and sends the first replica's sum to the others",
-        check="each_gradient_is_sent_once", says="bytes in 6 steps", look="how often a gradient goes over dp", edit="""
+        check="each_gradient_is_sent_once", says="in 6 steps", look="how often a gradient goes over dp", edit="""
                  for parameter in self.model.parameters():
                      dist.all_reduce(parameter.grad, group=self.mesh.dp.group)
         +            dist.broadcast(parameter.grad, dist.get_global_rank(self.mesh.dp.group, 0), group=self.mesh.dp.group)
