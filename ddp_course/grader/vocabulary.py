@@ -420,10 +420,12 @@ def expect_small_gap(gap: float, limit: float, subject: str, look_at: Text, refe
     expect(gap < limit, f"{subject} is {gap:.1e} away from {reference}", look_at)
 
 
-def expect_loss(rank: int, loss: Any, right: float, rel_tol: float, likeness: Callable, advice: Callable) -> None:
+def expect_loss(
+    rank: int, loss: Any, right: float, rel_tol: float, likeness: Callable, where_to_look: Callable
+) -> None:
     """Raise Wrong unless `loss` is `right`, within a relative error of `rel_tol` or an absolute one of 1e-12.
 
-    likeness, advice: functions of a wrong loss. One returns the end of the message ("" or what the number looks like),
+    likeness, where_to_look: functions of a wrong loss. One returns the end of the message ("" or what the number looks like),
     the other where to look.
     """
     loss = number(loss)
@@ -431,7 +433,7 @@ def expect_loss(rank: int, loss: Any, right: float, rel_tol: float, likeness: Ca
     expect(
         math.isclose(loss, right, rel_tol=rel_tol, abs_tol=1e-12),
         lambda: f"the loss on rank {rank} is {loss:.9g}; one process has {right:.9g}{likeness(loss)}",
-        lambda: advice(loss),
+        lambda: where_to_look(loss),
     )
 
 

@@ -77,7 +77,8 @@ def the_logs_are_read_right(records):
         if result != (list(right) if right else None):  # a tuple came back as a list
             returned = tuple(result) if isinstance(result, list) else result
             raise Wrong(
-                f"{case.scenario}: {FUNCTION}({logs}) returned {returned!r}, not {right!r}", look_at(result, right)
+                f"{case.scenario}: {FUNCTION}({logs}) returned {returned!r}, not {right!r}",
+                where_to_look(result, right),
             )
     return first_difference(broken.collectives)
 
@@ -107,7 +108,7 @@ def shows(text, number):
     return 3 <= decimals and abs(float(text) - number) < max(1e-5, 0.51 * 10.0**-decimals)
 
 
-def look_at(result, right):
+def where_to_look(result, right):
     """Where to look if the learner's function returned `result` instead of `right`."""
     if result is None:
         return "which two entries differ first? Two logs of one length can differ, and a log can end before the others"

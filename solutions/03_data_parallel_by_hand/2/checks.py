@@ -23,7 +23,7 @@ def names_what_is_missing(case, rank, result):
     expect(
         sorted_ranks(returned) == right,
         f"{DETECTOR} returned {returned!r} on rank {rank}, not {right!r}",
-        lambda: look_at_result(returned, right, rank, case),
+        lambda: where_to_look_for_names(returned, right, rank, case),
     )
 
 
@@ -49,7 +49,7 @@ def no_two_parameters_are_mixed(case, rank, result):
                 raise Wrong(
                     f"after {REPAIRED} the gradient of {name} on rank {rank} is {shown(values)}; the mean over the "
                     f"ranks is {right:g}",
-                    look_at_mean(values, number, owning_ranks, rank, case),
+                    where_to_look_for_means(values, number, owning_ranks, rank, case),
                 )
 
 
@@ -86,7 +86,7 @@ def shown(values):
     return f"{values[0]:g}" if values[0] == values[1] else f"{values[0]:g} to {values[1]:g}"
 
 
-def look_at_result(returned, right, rank, case):
+def where_to_look_for_names(returned, right, rank, case):
     if not isinstance(returned, dict):
         return "the return value: {name of a parameter: [ranks that have no gradient of it]}, on every rank"
     if any(sorted_ranks(result["returned"]) == right for result in case.results):
@@ -98,7 +98,7 @@ def look_at_result(returned, right, rank, case):
     return "which ranks *lack* the gradient, and whether every rank is asked"
 
 
-def look_at_mean(values, number, owning_ranks, rank, case):
+def where_to_look_for_means(values, number, owning_ranks, rank, case):
     world = case.world
     if values is None and rank in owning_ranks:
         return "which of your lines sets a gradient to None that this rank had"

@@ -80,7 +80,7 @@ def training_gap(case, rank, result):
         when = f"step {number} ({batches} micro-batch{'es' * (batches > 1)}): "
         for name, gradient in step["gradients"].items():
             if gradient is None or not gradient[0] < TOLERANCE:
-                raise Wrong(when + observed(rank, name, gradient), look_at(gradient, batches, case.world))
+                raise Wrong(when + observed(rank, name, gradient), where_to_look(gradient, batches, case.world))
         for name, gap in step["weights"].items():
             expect(
                 gap < TOLERANCE,
@@ -191,7 +191,7 @@ def observed(rank, name, gradient):
     return f"the gradient of {name} on rank {rank} is {gap:.2g} from that of one process{likeness}"
 
 
-def look_at(gradient, batches, world):
+def where_to_look(gradient, batches, world):
     if gradient and abs(gradient[1] - world) < 1e-6:
         return "a sum over the ranks is not yet a mean"
     if batches > 1:

@@ -31,7 +31,7 @@ def gaps_are_measured_right(case, rank, result):
     expect(
         same(result["gaps"], right),
         f"with {case.world} ranks {MEASURE} returned {result['gaps']!r} on rank {rank}, not {right!r}",
-        lambda: hint_at(result["gaps"], case, kind),
+        lambda: where_to_look(result["gaps"], case, kind),
     )
 
 
@@ -77,7 +77,7 @@ def same(gaps, right):
     return all(is_close(gaps[kind], right[kind], abs_tol=TOLERANCE) for kind in right)
 
 
-def hint_at(gaps, case, kind):
+def where_to_look(gaps, case, kind):
     if not isinstance(gaps, dict) or set(gaps) != set(KINDS):
         return f"the return value: a dict with the keys {', '.join(KINDS)}, and a number for each"
     if not all(same(result["gaps"], case.results[0]["gaps"]) for result in case.results):

@@ -72,7 +72,7 @@ def the_detector_is_right(case, rank, result):
     expect(
         result == right,
         f"{FUNCTION} returned {result!r} on rank {rank}, not {right}",
-        lambda: advice(case, result, right),
+        lambda: where_to_look(case, result, right),
     )
 
 
@@ -165,7 +165,7 @@ def differing_ranks(data):
     return [rank for rank, tokens in enumerate(data) if not torch.equal(tokens, data[0])]
 
 
-def advice(case, result, right):
+def where_to_look(case, result, right):
     """Where to look if the learner's function returned `result` instead of `right`."""
     if not isinstance(result, list):
         return "every rank returns a list of ranks, empty if all data is equal"

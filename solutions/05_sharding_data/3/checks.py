@@ -77,7 +77,11 @@ JOBS = [DIAGNOSE, *RUNS]
 def the_diagnosis_is_right(case):
     [result], right = case.results, diagnose(case.args[0][0])
     named = sorted(map(str, result)) if isinstance(result, list) else result
-    expect(named == sorted(right), f"{FUNCTION} returned {named!r}, not {sorted(right)}", lambda: advice(result, right))
+    expect(
+        named == sorted(right),
+        f"{FUNCTION} returned {named!r}, not {sorted(right)}",
+        lambda: where_to_look(result, right),
+    )
 
 
 @check("the epoch ends on every rank without an exception", RUNS)
@@ -176,7 +180,7 @@ def each_epoch_has_its_own_order(cases):
             )
 
 
-def advice(result, right):
+def where_to_look(result, right):
     """Where to look if the learner's function returned `result` instead of the faults `right`."""
     if not isinstance(result, list):
         return "the result is a list of names, empty if nothing is wrong"

@@ -157,7 +157,7 @@ def the_detector_finds_the_step(case, rank, result):
     expect(
         step == right and not isinstance(step, bool),
         f"{DETECTOR} returned {step!r} on rank {rank}{disagreement}; it should be {right!r}",
-        detector_advice(step, right),
+        where_to_look(step, right),
     )
 
 
@@ -211,7 +211,7 @@ def rounded(weights):
     return [round(weight, 4) for weight in weights]
 
 
-def detector_advice(step, right):
+def where_to_look(step, right):
     """Where to look if the detector returned `step` instead of `right`."""
     if right is None:
         return "NaN is not equal to itself, but its bits are"

@@ -90,7 +90,9 @@ def calls_not_on_all_ranks_are_found(records):
         [result], right = case.results, not_on_all(logs)
         if result != right:
             text = f"({logs})" if sum(map(len, logs)) < 9 else ""
-            raise Wrong(f"{case.scenario}: {DETECTOR}{text} returned {result!r}, not {right!r}", look_at(result, right))
+            raise Wrong(
+                f"{case.scenario}: {DETECTOR}{text} returned {result!r}, not {right!r}", where_to_look(result, right)
+            )
     return not_on_all(recorded[0].collectives)
 
 
@@ -201,7 +203,7 @@ def look_at_run(returned, right):
     return "the calls of rank 0 inside the `if`: which is the first that communicates, and does rank 1 take part in it?"
 
 
-def look_at(result, right):
+def where_to_look(result, right):
     """Where to look after a wrong result of the detector."""
     if not isinstance(result, dict):
         return "the return value: a dict {entry: [ranks that started it]}, empty if there is nothing to report"

@@ -119,7 +119,7 @@ def the_means_are_exact(case, rank, result):
             raise Wrong(
                 f"on rank {rank}, {name} is {value!r}{likeness(case, rank, name, value)}; over the samples of all "
                 f"ranks it is {right!r}",
-                advice(case, rank, name, value),
+                where_to_look(case, rank, name, value),
             )
 
 
@@ -173,7 +173,7 @@ def likeness(case, rank, name, value):
     return f", while rank {right_ranks[0]} is right" if right_ranks and rank not in right_ranks else ""
 
 
-def advice(case, rank, name, value):
+def where_to_look(case, rank, name, value):
     """Where to look after a wrong mean."""
     if "order" in case.scenario:
         return (

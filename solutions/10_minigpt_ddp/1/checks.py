@@ -142,7 +142,7 @@ def the_detector_names_the_step(case, rank, result):
         shown = "; ".join(f"rank {r}: {rates}" for r, rates in enumerate(by_rank))
         raise Wrong(
             f"{DETECTOR} returned {result!r} on rank {rank}{likeness}; it should be {right!r} ({shown})",
-            look_at(result, right, right_ranks),
+            where_to_look(result, right, right_ranks),
         )
 
 
@@ -160,7 +160,7 @@ def first_difference(rates):
     return None
 
 
-def look_at(result, right, right_ranks):
+def where_to_look(result, right, right_ranks):
     """Where to look after a wrong result of the detector."""
     if right_ranks:
         return "what each rank has of the lists of the others, when it decides"

@@ -95,7 +95,7 @@ JOBS = [function_job(1, FUNCTION, {scenario: (ranks,) for scenario, ranks in REC
 @check(f"{FUNCTION} is right about {len(RECORDS)} jobs", begin="{scenario}: ")
 def the_blame_is_right(case):
     [result], right = case.results, blame(case.args[0][0])
-    expect(result == right, f"{FUNCTION} returned {result!r}, not {right!r}", lambda: look_at(result, right))
+    expect(result == right, f"{FUNCTION} returned {result!r}, not {right!r}", lambda: where_to_look(result, right))
 
 
 def blame(ranks):
@@ -115,7 +115,7 @@ def blame(ranks):
     return None
 
 
-def look_at(result, right):
+def where_to_look(result, right):
     """Where to look if the answer returned `result` instead of `right`."""
     if right is None:
         return "all ranks started the same collectives, and no error is more than a symptom: no rank is to blame"

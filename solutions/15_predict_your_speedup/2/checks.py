@@ -120,7 +120,7 @@ def a_tenth_faster_than_the_default(case):
         planned <= MAX_SHARE * default,
         f"the last bucket has arrived after {1e3 * planned:.0f} ms with {plural(len(plan), 'bucket')}, "
         f"after {1e3 * default:.0f} ms with the default",
-        lambda: advice(plan, sizes, last, *cable),
+        lambda: where_to_look(plan, sizes, last, *cable),
     )
     return 1 - planned / default
 
@@ -153,7 +153,7 @@ def default_plan(sizes, ready):
     return [[next(remaining) for _ in range(count)] for count in counts]
 
 
-def advice(plan, sizes, ready, latency, speed):
+def where_to_look(plan, sizes, ready, latency, speed):
     """Where to look, if a plan is too slow."""
     if plan == default_plan(sizes, ready):
         return "these are the default's own buckets: what would another limit do?"

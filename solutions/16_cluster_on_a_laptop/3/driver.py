@@ -39,15 +39,15 @@ def drive(prepare, number, machines, present, fails, shared):
     }
     folder = run / ("shared" if shared else f"machine_{machine}")
     folder.mkdir(parents=True, exist_ok=True)
-    final, attempts = folder / "data.bin", []
+    final = folder / "data.bin"
     if machine in present and os.environ["LOCAL_RANK"] == "0":
         final.write_bytes(PARTS * PART)
     wait_for_ranks(run / "ready")
-    for attempt in range(2 if fails else 1):
-        report = {"path": None, "bytes": 0, "raised": None, "downloads": 0, "incomplete": 0, "outside": 0}
-        attempts.append(report)
 
-        def download(path, attempt=attempt, report=report):
+    def report_of(attempt):
+        report = {"path": None, "bytes": 0, "raised": None, "downloads": 0, "incomplete": 0, "outside": 0}
+
+        def download(path):
             report["downloads"] += 1
             report["outside"] += not Path(path).resolve().is_relative_to(folder)
             if shared:
@@ -69,7 +69,9 @@ def drive(prepare, number, machines, present, fails, shared):
                 raise
             report["raised"] = f"{type(error).__name__}: {error}"[:300]
         wait_for_ranks(run / f"attempt_{attempt}")
-    return attempts
+        return report
+
+    return [report_of(attempt) for attempt in range(2 if fails else 1)]
 
 
 def wait_for_machines(run, machine, machines):

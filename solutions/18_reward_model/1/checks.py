@@ -44,7 +44,7 @@ def the_shares_are_read_right(case, rank, result):
         same_on_all_ranks = all(other == shares for other in map(numbers, case.results))
         raise Wrong(
             f"{DETECTOR} returned {show(shares, 3)} on rank {rank}; the shares are {show(right, 3)}",
-            look_at(shares, right) if same_on_all_ranks else "is it the head of rank 0 that this rank looked at?",
+            where_to_look(shares, right) if same_on_all_ranks else "is it the head of rank 0 that this rank looked at?",
         )
 
 
@@ -94,7 +94,7 @@ def pairs_stay_where_they_are(case, rank, result):
         expect_few_bytes(rank, case.operations[rank], (2 * steps + 1) * HEAD + SMALL, purpose, look_at)
 
 
-def look_at(shares, right):
+def where_to_look(shares, right):
     """Where to look, by how a wrong list of shares is related to the right one."""
     ratios = {a / b for a, b in zip(shares, right, strict=True) if b}
     if abs(sum(shares) - 1) < 1e-4:

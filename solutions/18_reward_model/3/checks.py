@@ -54,7 +54,12 @@ def the_loss_is_exact(case):
     right, _ = driver.one_process(case.args[0][0])
     for rank, (loss, _, _) in enumerate(case.results):
         expect_loss(
-            rank, loss, right, CLOSE, lambda wrong: likeness(wrong, case), lambda wrong: advice(wrong, right, case)
+            rank,
+            loss,
+            right,
+            CLOSE,
+            lambda wrong: likeness(wrong, case),
+            lambda wrong: where_to_look(wrong, right, case),
         )
 
 
@@ -89,7 +94,7 @@ def likeness(loss, case):
     return ""
 
 
-def advice(loss, right, case):
+def where_to_look(loss, right, case):
     """Where to look for the cause of a wrong loss."""
     if math.isnan(loss):
         return "the weights of a rank without pairs add up to 0: is anything divided by that sum?"

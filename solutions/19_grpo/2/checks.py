@@ -71,7 +71,7 @@ def the_loss_is_exact(case):
             right,
             CLOSE,
             lambda wrong: likeness(wrong, right, case),
-            lambda wrong: advice(wrong, right, case),
+            lambda wrong: where_to_look(wrong, right, case),
         )
 
 
@@ -119,7 +119,7 @@ def likeness(loss, right, case):
     return "; it is that with the other sign" if math.isclose(loss, -right, rel_tol=1e-9) else ""
 
 
-def advice(loss, right, case):
+def where_to_look(loss, right, case):
     """Where to look for the cause of a wrong loss."""
     if math.isnan(loss):
         return "where 0 is divided by 0, or 0 multiplied by inf: a spread, a count, or what stands behind the end"
