@@ -420,21 +420,16 @@ def expect_small_gap(gap: float, limit: float, subject: str, look_at: Text, refe
     expect(gap < limit, f"{subject} is {gap:.1e} away from {reference}", look_at)
 
 
-def expect_loss(
-    rank: int, loss: Any, right: float, rel_tol: float, likeness: Callable, where_to_look: Callable
-) -> None:
+def expect_loss(rank: int, loss: Any, right: float, rel_tol: float, explain: Callable[[float], tuple]) -> None:
     """Raise Wrong unless `loss` is `right`, within a relative error of `rel_tol` or an absolute one of 1e-12.
 
-    likeness, where_to_look: functions of a wrong loss. One returns the end of the message ("" or what the number looks like),
-    the other where to look.
+    explain: a function of a wrong loss that returns (the end of the message, where to look), as `recognised` does.
     """
     loss = number(loss)
     expect(isinstance(loss, int | float), f"the loss on rank {rank} is {str(loss)[:60]!r}", "the value returned")
-    expect(
-        math.isclose(loss, right, rel_tol=rel_tol, abs_tol=1e-12),
-        lambda: f"the loss on rank {rank} is {loss:.9g}; one process has {right:.9g}{likeness(loss)}",
-        lambda: where_to_look(loss),
-    )
+    if not math.isclose(loss, right, rel_tol=rel_tol, abs_tol=1e-12):
+        words, look_at = explain(loss)
+        raise Wrong(f"the loss on rank {rank} is {loss:.9g}; one process has {right:.9g}{words}", look_at)
 
 
 def norm(gradients: Iterable[Tensor]) -> float:

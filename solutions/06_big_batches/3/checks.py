@@ -83,14 +83,7 @@ it_is_called_once = called_once(
 def the_loss_is_exact(case):
     right, _ = one_process(case)
     for rank, (loss, _) in enumerate(case.results):
-        expect_loss(
-            rank,
-            loss,
-            right,
-            CLOSE,
-            lambda wrong: likeness(wrong, right, case)[0],
-            lambda wrong: likeness(wrong, right, case)[1],
-        )
+        expect_loss(rank, loss, right, CLOSE, lambda wrong: likeness(wrong, right, case))
 
 
 @check("and so is its gradient, on 2 and 3 ranks", TRAIN)

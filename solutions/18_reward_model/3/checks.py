@@ -53,14 +53,7 @@ JOBS = [job(world) for world in PROMPTS]
 def the_loss_is_exact(case):
     right, _ = driver.one_process(case.args[0][0])
     for rank, (loss, _, _) in enumerate(case.results):
-        expect_loss(
-            rank,
-            loss,
-            right,
-            CLOSE,
-            lambda wrong: likeness(wrong, case),
-            lambda wrong: where_to_look(wrong, right, case),
-        )
+        expect_loss(rank, loss, right, CLOSE, lambda wrong: (likeness(wrong, case), where_to_look(wrong, right, case)))
 
 
 @check("and so is its gradient")

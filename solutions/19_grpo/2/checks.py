@@ -66,12 +66,7 @@ def the_loss_is_exact(case):
     right, _ = driver.one_process(*case.args[0])
     for rank, (loss, _, _) in enumerate(case.results):
         expect_loss(
-            rank,
-            loss,
-            right,
-            CLOSE,
-            lambda wrong: likeness(wrong, right, case),
-            lambda wrong: where_to_look(wrong, right, case),
+            rank, loss, right, CLOSE, lambda wrong: (likeness(wrong, right, case), where_to_look(wrong, right, case))
         )
 
 
