@@ -167,14 +167,14 @@ def sends_during_backward(case, rank, result):
         expect(
             0 not in layers,
             f"rank {rank} started its first message "
-            f"{'after backward had ended' if END in layers else 'with the last gradient'}{when}; nothing travels while "
+            f"{'after backward had ended' if END in layers else 'with the last gradient'}{when}; nothing is sent while "
             "it computes",
             "which code runs in the middle of backward? A hook on a parameter does",
         )
     expect(
         not result["gave_up"],
-        f"rank 0 started its first message and then stood still in backward until rank {rank} came; computation and "
-        "communication took turns",
+        f"rank 0 started its first message and then waited in backward until rank {rank} came; computation and "
+        "communication did not overlap",
         "async_op=True, and where the handle is waited for",
     )
     return LAYERS - len(layers)

@@ -264,8 +264,8 @@ ANSWERS = (
         +        for _, flat, bucket in self.in_flight:
     """),
     WrongAnswer(
-        "waits_in_the_hook", "calls the all-reduce in the hook without async_op: backward stands still until it is done",
-        check="sends_during_backward", says="stood still in backward until rank 1",
+        "waits_in_the_hook", "calls the all-reduce in the hook without async_op: backward waits until it is done",
+        check="sends_during_backward", says="waited in backward until rank 1",
         edit="""
         -        self.module = module
         +        self.module, self.require_sync = module, True

@@ -12,9 +12,9 @@ ANSWERS = (
         -    *totals, everything = total.tolist()
         -    return {name: value / everything for name, value in zip(names, totals, strict=True)}
         +    def total(value):
-        +        joint = torch.tensor(float(value), dtype=torch.float64)
-        +        dist.all_reduce(joint)
-        +        return joint.item()
+        +        reduced = torch.tensor(float(value), dtype=torch.float64)
+        +        dist.all_reduce(reduced)
+        +        return reduced.item()
         +
         +    everything = total(count)
         +    return {name: total(sums[name]) / everything for name in sorted(sums)}
@@ -36,9 +36,9 @@ ANSWERS = (
              dist.all_reduce(total)
         -    *totals, everything = total.tolist()
         -    return {name: value / everything for name, value in zip(names, totals, strict=True)}
-        +    joint = dict(zip(names, total.tolist(), strict=True))
-        +    count = joint.pop("count")
-        +    return {name: value / count for name, value in joint.items()}
+        +    reduced = dict(zip(names, total.tolist(), strict=True))
+        +    count = reduced.pop("count")
+        +    return {name: value / count for name, value in reduced.items()}
     """),
     WrongAnswer(
         "none_elsewhere", "reduces to rank 0 and returns there",

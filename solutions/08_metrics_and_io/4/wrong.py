@@ -130,10 +130,10 @@ ANSWERS = (
         "deals_whole_batches", "deals batches to the ranks instead of texts",
         check="the_work_is_shared", says="its share is", look="dealt out", edit="""
         -    own_samples = samples[dist.get_rank() :: dist.get_world_size()]
-        +    joint = batch_size * dist.get_world_size()
+        +    global_batch = batch_size * dist.get_world_size()
         +    own_samples = [
         +        sample
-        +        for start in range(dist.get_rank() * batch_size, len(samples), joint)
+        +        for start in range(dist.get_rank() * batch_size, len(samples), global_batch)
         +        for sample in samples[start : start + batch_size]
         +    ]
     """),

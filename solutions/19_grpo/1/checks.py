@@ -1,4 +1,4 @@
-"""19.1: advantages and beta from each rank's own samples; a detector for numbers that should be joint."""
+"""19.1: advantages and beta from each rank's own samples; a detector for numbers that should be global."""
 
 import math
 
@@ -13,7 +13,7 @@ DETECTOR, REPAIRED = "ranks_act_as_one", "train"
 RIGHT, BROKEN = tuple(driver.VERSIONS)[:3], tuple(driver.VERSIONS)[3:]
 CLOSE = 1e-10  # relative, in float64: the order of the sums shifts the numbers by about 1e-16
 NEARLY = 1e-5  # a smaller gap is float32, or a small number added to the spread
-NEARLY_RIGHT = "the dtype of what is joint: torch.tensor makes float32 of a number; or what is added to the spread"
+NEARLY_RIGHT = "the dtype of the global numbers: torch.tensor makes float32 of a number; or what is added to the spread"
 DETECT = [driver_job(2, DETECTOR, RIGHT + BROKEN, seconds=4.0)]
 STEPS = {2: (1, 2, 4), 4: (8,), 1: (3,)}  # of train in each call, by the number of ranks
 TRAIN = [
@@ -61,7 +61,7 @@ def the_run_is_that_of_one_process(case):
                 f"beta after step {step} is {beta:.13g} on rank {rank}; one process has {right:.13g}",
                 NEARLY_RIGHT
                 if math.isclose(beta, right, rel_tol=NEARLY)
-                else "the KL that next_beta is given: it has to be joint before next_beta sees it",
+                else "the KL that next_beta is given: it has to be the mean over all ranks by then",
             )
         gap = largest_gap(logits, right_logits)
         expect(

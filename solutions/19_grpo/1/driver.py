@@ -1,6 +1,6 @@
-"""Inside a rank, for 19.1: run the learner's detector on loops with joint or local numbers, and the learner's own loop.
+"""Inside a rank, for 19.1: run the learner's detector on loops with global or local numbers, and the learner's own loop.
 
-A number of a loop is joint if it is made of the samples of all ranks.
+A number of a loop is global if it is made of the samples of all ranks.
 """
 
 import torch
@@ -47,7 +47,7 @@ def local_moments(rewards):
     return rewards.mean(), rewards.std(correction=0)
 
 
-def joint_moments(rewards):
+def global_moments(rewards):
     mean = mean_over_ranks(rewards.mean())
     return mean, mean_over_ranks((rewards - mean).square().mean()) ** 0.5
 
@@ -63,7 +63,7 @@ def with_own_kl(beta, kl):
 
 
 def make_train(
-    moments=joint_moments,
+    moments=global_moments,
     reduce_kl=mean_over_ranks,
     reduce=mean_over_ranks,
     reduce_last=None,
@@ -98,9 +98,9 @@ def make_train(
 
 
 VERSIONS = {  # the first three are right
-    "everything is joint": make_train(),
+    "everything is global": make_train(),
     "every rank gathers all samples": make_train(local_moments, unchanged, unchanged, gather=all_gathered),
-    "rank 0 computes the joint numbers and broadcasts them": make_train(
+    "rank 0 computes the global numbers and broadcasts them": make_train(
         moments_from_rank_0, lambda kl: broadcast_number(mean_over_ranks(kl))
     ),
     "own mean and spread, own KL": make_train(local_moments, reduce_kl=unchanged),
@@ -111,12 +111,12 @@ VERSIONS = {  # the first three are right
     "own KL, and the mean of the ranks' betas in the log": make_train(
         reduce_kl=unchanged, logged=lambda beta, kl: mean_over_ranks(beta)
     ),
-    "all but a thousandth of the KL is joint": make_train(
+    "all but a thousandth of the KL is global": make_train(
         reduce_kl=lambda kl: mean_over_ranks(kl) + 1e-3 * (kl - mean_over_ranks(kl))
     ),
-    "joint numbers, but no gradient is averaged": make_train(reduce=unchanged),
-    "joint numbers, but the gradient of the last step is not averaged": make_train(reduce_last=unchanged),
-    "joint numbers, but a rank writes down a beta with its own KL": make_train(logged=with_own_kl),
+    "global numbers, but no gradient is averaged": make_train(reduce=unchanged),
+    "global numbers, but the gradient of the last step is not averaged": make_train(reduce_last=unchanged),
+    "global numbers, but a rank writes down a beta with its own KL": make_train(logged=with_own_kl),
 }
 
 

@@ -1,4 +1,4 @@
-"""20.1: a sign that is taken too early, and sent twice; a detector that knows what one process would do."""
+"""20.1: a sign that is taken too early, and sent twice; a detector that compares with one process."""
 
 import torch
 

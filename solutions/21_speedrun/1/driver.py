@@ -10,7 +10,7 @@ def good(text):
 
 
 def memory(text):
-    """Right on 15 of 16 pairs and a tie on the next; knows nothing of the policy's texts."""
+    """Right on 15 of 16 pairs, with a tie on the 16th; noise on the texts of the policy."""
     if text.number < 0:
         return noise(text, "memory", 0.1)
     return int(text.number % 2 == 0 and text.number % 32 > 0)
