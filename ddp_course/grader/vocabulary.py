@@ -296,10 +296,11 @@ class Detector:
     def agrees(self, look_at: str, sentence: str = "all ranks come to the same verdict") -> Check:
         """The check that it returns True or False, the same on every rank."""
 
+        @check(sentence, self.jobs)
         def all_ranks_say_the_same(case):
             expect_one_verdict(case, self.name, look_at)
 
-        return check(sentence, self.jobs)(all_ranks_say_the_same)
+        return all_ranks_say_the_same
 
     def passes(self, but: Text, look_at: Text, sentence: str) -> Check:
         """The check that it returns True for right versions.
@@ -307,20 +308,26 @@ class Detector:
         but: continues the sentence "is_right returned False", such as ", but all ranks hold the same weights".
         but, look_at: may be functions of the scenario for which the detector was wrong.
         """
-        return self._says(True, but, look_at, sentence)
+
+        @check(sentence, self.jobs, self.right)
+        def right_versions_pass(case):
+            self._expect_verdict(True, case, but, look_at)
+
+        return right_versions_pass
 
     def catches(self, but: Text, look_at: Text, sentence: str) -> Check:
         """The check that it returns False for broken versions; parameters as in `passes`."""
-        return self._says(False, but, look_at, sentence)
 
-    def _says(self, right, but, look_at, sentence):
-        def says(case):
-            if case.results[0] is not right:
-                reason, look = (text(case.scenario) if callable(text) else text for text in (but, look_at))
-                raise Wrong(f"{self.name} returned {not right}{reason}", look)
+        @check(sentence, self.jobs, self.broken)
+        def broken_versions_are_caught(case):
+            self._expect_verdict(False, case, but, look_at)
 
-        says.__name__ = "right_versions_pass" if right else "broken_versions_are_caught"
-        return check(sentence, self.jobs, self.right if right else self.broken)(says)
+        return broken_versions_are_caught
+
+    def _expect_verdict(self, right, case, but, look_at):
+        if case.results[0] is not right:
+            reason, look = (text(case.scenario) if callable(text) else text for text in (but, look_at))
+            raise Wrong(f"{self.name} returned {not right}{reason}", look)
 
 
 def expect_one_verdict(case: Case, detector: str, look_at: str) -> None:

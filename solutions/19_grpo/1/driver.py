@@ -1,4 +1,4 @@
-"""Inside a rank, for 19.1: run the learner's detector on loops with global or local numbers, and the learner's own loop.
+"""Inside a rank, for 19.1: run the learner's detector on loops with global or local numbers, and the learner's loop.
 
 A number of a loop is global if it is made of the samples of all ranks.
 """
