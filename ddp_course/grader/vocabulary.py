@@ -12,7 +12,7 @@ catches an answer.
 import inspect
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ __all__ += ["expect", "expect_few_bytes", "expect_few_operations", "expect_one_v
 __all__ += ["bit_equal_on_all_ranks", "expect_keys", "expect_loss", "expect_own_completions", "expect_shapes"]
 __all__ += ["expect_small_gap"]
 __all__ += ["are_close", "is_close", "like_neighbours", "norm", "number", "numbers", "plural", "total_bytes"]
-__all__ += ["by_pattern", "driver_job", "function_job", "one_process", "recognised", "show", "where"]
+__all__ += ["by_pattern", "driver_job", "function_job", "recognised", "show", "where"]
 
 Text = str | Callable[..., str]
 
@@ -233,47 +233,6 @@ def like_neighbours(order: list, other: list) -> bool:
     neighbours = {frozenset(pair) for pair in zip(other, other[1:] + other[:1], strict=True)}
     common = sum(frozenset(pair) in neighbours for pair in zip(order, order[1:], strict=False))
     return common > len(order) / 2
-
-
-# ---- what one process computes ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Step:
-    """An optimizer step: the weights before and after it, the gradient, its norm, and whether the step was skipped."""
-
-    start: Tensor
-    weights: Tensor
-    gradient: Tensor
-    norm: float
-    skipped: bool
-
-
-def one_process(
-    weights: Tensor,
-    loss: Callable[..., Tensor],
-    batches: Iterable[Sequence],
-    rate: float,
-    momentum: float = 0.0,
-    limit: float = math.inf,
-) -> Iterator[Step]:
-    """The optimizer steps of one process that has the batches of all ranks: SGD on the mean of the ranks' losses.
-
-    batches   for each step the batch of each rank; loss(weights, batch) is the mean loss of a batch
-    rate      the learning rate
-    limit     the largest norm of the gradient: it is clipped to that. A step with a gradient that is not finite is
-              skipped.
-    """
-    velocity = torch.zeros_like(weights)
-    for rank_batches in batches:
-        leaf = weights.clone().requires_grad_()
-        mean_loss = sum(loss(leaf, batch) for batch in rank_batches) / len(rank_batches)
-        [gradient] = torch.autograd.grad(mean_loss, leaf)
-        skipped, norm, start = not bool(gradient.isfinite().all()), gradient.norm().item(), weights
-        if not skipped:
-            velocity = momentum * velocity + gradient * (min(1.0, limit / norm) if norm else 1.0)
-            weights = weights - rate * velocity
-        yield Step(start, weights, gradient, norm, skipped)
 
 
 # ---- detectors ----------------------------------------------------------------------------------------------------
