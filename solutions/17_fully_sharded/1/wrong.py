@@ -70,7 +70,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "gathers_all_gradients", "gathers the whole gradients of all ranks and averages them itself",
-        check="little_is_sent", says="of them to be gathered", look="a reduce-scatter or an all-reduce", edit="""
+        check="little_is_sent", says="bytes to all_gather in", look="a reduce-scatter or an all-reduce", edit="""
         -        reduce_scatter_single(gradient, whole, op=dist.ReduceOp.AVG)
         +        everyones = [torch.empty_like(whole) for _ in range(dist.get_world_size())]
         +        dist.all_gather(everyones, whole)
