@@ -50,7 +50,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "a_bias_that_stands_still", "keeps the output bias as it was",
-        check="the_weights_learn_as_in_one_process", says="after 1 steps the bias of second is", look="every copy gets", edit="""
+        check="the_weights_learn_as_in_one_process", says="after 1 steps the bias of second on some rank is", look="every copy gets", edit="""
         -        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias
         +        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias.detach()
     """),
