@@ -232,7 +232,7 @@ echo "exit code $?" && ls -A {tmp_path}/run/checkpoints
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
 def test_a_disk_that_fills_up_in_mid_run_ends_both_ranks_without_a_traceback(tmp_path):
-    """Rank 0 alone writes metrics, so it ends while rank 1 is in a collective; without torchrun nobody ends rank 1."""
+    """Rank 0 alone writes metrics, so it ends while rank 1 is in a collective. There is no torchrun to end rank 1."""
     script = tmp_path / "full.py"
     script.write_text(f"""
 import sys
@@ -248,9 +248,7 @@ def full(self, record):
 run_directory.RunDirectory.log = full
 command_line.run(minigpt_ddp.train, minigpt_ddp.PRESETS)
 """)
-    store = warm.forked.open_store()
-    environments = [warm.forked.rank_environment(rank, 2, store.port) for rank in range(2)]
-    first, second = warm.processes(script, arguments(tmp_path / "run"), environments, timeout=600)
+    first, second = warm.rank_processes(script, arguments(tmp_path / "run"), nproc=2, timeout=600)
     assert first.returncode == second.returncode == 1
     assert first.stderr == f"error: cannot write {tmp_path}/run: No space left on device\n"
     assert second.stderr.startswith("error: rank 1 ends: it has lost the connection to another rank, which has ended")

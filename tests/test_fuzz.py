@@ -5,6 +5,7 @@ of somebody else's changed, no process left behind. The suite runs a few that ar
 others each time, for as many seconds as FUZZ_SECONDS says.
 """
 
+import contextlib
 import importlib
 import itertools
 import json
@@ -175,14 +176,10 @@ def run(folder, case):
     script = scripts / "speedrun" / "__main__.py" if name == "speedrun" else scripts / f"{name}_ddp.py"
     seconds = 30 if name == "finetune" else 2  # transformers takes ranks apart by seconds while they import it
     flags = [*case.flags, f"--timeout-seconds={seconds}"] if name != "speedrun" else case.flags
-    store = warm.forked.open_store()
-    ranks = [warm.forked.rank_environment(rank, case.ranks, store.port) for rank in range(case.ranks)]
-    working_folder = os.getcwd()
-    os.chdir(folder)
-    try:
-        return warm.processes(script, flags, ranks if case.ranks > 1 else [case.environment], HANGS, MEMORY)
-    finally:
-        os.chdir(working_folder)
+    with contextlib.chdir(folder):
+        if case.ranks > 1:
+            return warm.rank_processes(script, flags, case.ranks, HANGS, MEMORY)
+        return warm.processes(script, flags, [case.environment], HANGS, MEMORY)
 
 
 def damage(run_dir, number):

@@ -1,9 +1,9 @@
-"""Runs a script on processes that are forked from one in which torch is loaded, instead of starting each anew.
+"""Runs a script on processes that are forked from one in which torch is loaded, instead of starting a Python for each.
 
-A process computes for two to three seconds until torch and what an optimizer needs of it are there, and so does
-torchrun itself. Most tests are about what comes after that. Here each rank is a process of its own as ever, with the
-environment, the signals and the exit code of a job that was started by hand. torchrun itself is left to the tests
-of the launcher and of faults, and to every notebook.
+Importing torch, with the modules that an optimizer needs, costs a process two to three seconds of computation, and
+torchrun the same once more. Most tests are about what comes after that. Each rank is still a process of its own, with
+the environment, the signals and the exit code of a job that was started by hand. torchrun itself runs in the tests of
+the launcher and of faults, and in every notebook.
 """
 
 import faulthandler
@@ -37,12 +37,11 @@ def single_process(script: str | Path, *args: object, timeout: float = 1200) -> 
 def ranks(script: str | Path, *args: object, nproc: int, timeout: float = 1200, exit_code: int = 0) -> Run:
     """Runs `script` with `args` as the ranks 0 to nproc - 1 of a job of this machine.
 
-    Raises AssertionError with what was printed if a rank does not end with `exit_code`, or not in `timeout` seconds:
-    nobody ends the others when one has failed. In the Run's `lines`, stderr comes after stdout.
+    Raises AssertionError with what was printed if a rank does not end with `exit_code`, or not in `timeout` seconds.
+    In the Run's `lines`, stderr comes after stdout.
     """
-    store = forked.open_store()  # so that no port has to be guessed
     start = time.monotonic()
-    done = processes(script, args, [forked.rank_environment(rank, nproc, store.port) for rank in range(nproc)], timeout)
+    done = rank_processes(script, args, nproc, timeout)
     run = Run(command=f"{script} {args}", lines={}, results={}, exit_code=exit_code, seconds=time.monotonic() - start)
     for rank, process in enumerate(done):
         run.exit_codes[rank], run.lines[rank], run.results[rank] = process.returncode, [], {}
@@ -56,6 +55,23 @@ def ranks(script: str | Path, *args: object, nproc: int, timeout: float = 1200, 
     return run
 
 
+def rank_processes(
+    script: str | Path,
+    args: Iterable[object],
+    nproc: int,
+    timeout: float,
+    memory: int = resource.RLIM_INFINITY,
+    **variables: str,
+) -> list[subprocess.CompletedProcess]:
+    """As `processes`, for ranks 0 to nproc - 1 of a job. No rank is ended when another has failed.
+
+    `variables`: environment variables of every rank.
+    """
+    store = forked.open_store()  # so that no port has to be guessed
+    environments = [forked.rank_environment(rank, nproc, store.port) | variables for rank in range(nproc)]
+    return processes(script, args, environments, timeout, memory)
+
+
 def processes(
     script: str | Path,
     args: Iterable[object],
@@ -63,10 +79,10 @@ def processes(
     timeout: float,
     memory: int = resource.RLIM_INFINITY,
 ) -> list[subprocess.CompletedProcess]:
-    """One process for each of `environments`, which are added to the one of this process; each ends as it may.
+    """One process for each of `environments`, which are added to this process's own, with any exit codes.
 
-    `memory`: bytes of addresses that each may take. Raises AssertionError after `timeout` seconds, of which those do
-    not count in which other programs had the cores.
+    `memory`: bytes of addresses that each may take. Raises AssertionError after `timeout` seconds. Time in which other
+    programs had the cores does not count.
     """
     shared = {name: value for name, value in os.environ.items() if name not in RANK_NAMES} | {"OMP_NUM_THREADS": "1"}
     command, clock = [str(script), *map(str, args)], FairClock()
