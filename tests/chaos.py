@@ -1,11 +1,11 @@
-"""Faults at random moments of every trainer: whatever happens, `--resume auto` ends as if nothing had happened.
+"""Faults at random moments of every trainer: after each, `--resume auto` ends with the bits of an undisturbed run.
 
-    make chaos                        200 cases, others each time; writes tests/CHAOS.md
+    make chaos                        200 cases with a new seed; writes tests/CHAOS.md
     make chaos ARGS="--cases 20 --seed 7"
 
-A case starts a trainer on two ranks, lets a fault happen (and proves that it did), perhaps damages the newest
-checkpoint, goes on with `--resume auto`, and compares the last checkpoint and every logged loss with those of a run
-that nobody disturbed, bit by bit. A seed and a number give a case; `make test` runs five (test_chaos.py).
+A case starts a trainer on two ranks, injects a fault and asserts that it happened, in some cases damages the newest
+checkpoint, and resumes with `--resume auto`. The last checkpoint and every logged loss have to equal those of an
+undisturbed run, bit by bit. A seed and a number determine a case; `make test` runs five (test_chaos.py).
 """
 
 import argparse
@@ -35,15 +35,15 @@ from finetune_files import make_examples, make_opt
 from reward_runs import make_backbone, make_pairs
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from training_runs import CODE, ROOT, metrics
-from warm import forked
 
 from ddp_course.launcher.nodes import free_port
 
 TABLE = Path(__file__).parent / "CHAOS.md"
 RANK = Path(__file__).parent / "chaos_rank.py"
 STEPS = 6  # with a checkpoint every two
-TIMEOUT, LONG_FREEZE, SHORT_FREEZE = 30, 60, 1  # seconds: of a collective (ranks import transformers), beyond, within
-HANGS = 600  # seconds in which whatever was started has to end
+COLLECTIVE_TIMEOUT = 30  # seconds, for ranks import transformers meanwhile
+LONG_FREEZE, SHORT_FREEZE = 60, 1  # seconds: beyond this timeout and within it
+TIME_LIMIT = 600  # seconds until every process of a job has to have ended
 SIZES = "--preset tiny --validate-every 3 --checkpoint-every 2 --keep-checkpoints 0"
 TRAINERS = {
     "minigpt": "minigpt_ddp.py --data {home}/code.py --dropout 0.1 --tokens-per-update 1024 --validation-windows 8 "
@@ -58,7 +58,7 @@ TRAINERS = {
     "finetune": "finetune_ddp.py --model {home}/opt --data {home}/sft.jsonl --examples-per-update 4 "
     "--lora-layers q_proj",
 }
-KINDS = {  # what happens: (act, seconds, who launches)
+KINDS = {  # fault: (act of chaos_rank.py, seconds, number of torchrun agents or None for forked ranks)
     "kill -9 of a rank": ("kill", 0, None),
     "kill -9 of both ranks": ("kill", 0, None),
     "kill -9 of torchrun": ("kill launcher", 0, 1),
@@ -68,13 +68,13 @@ KINDS = {  # what happens: (act, seconds, who launches)
     "disk full": ("fill the disk", 0, None),
     "clocks an hour apart": ("set the clock", 0, None),
 }
-MOMENTS = {"meeting": 1, "training": STEPS, "saving": 6, "loading": 1}  # and how many places each has
+MOMENTS = {"meeting": 1, "training": STEPS, "saving": 6, "loading": 1}  # and the number of positions in each
 DAMAGES = ("none", "none", "cut short", "one bit flipped", "gone")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A fault to inject. `place`: at which step, fsync or loading, from 0."""
+    """A fault to inject. `position`: the step, fsync or loading at which it happens, counted from 0."""
 
     trainer: str
     kind: str
@@ -113,22 +113,22 @@ class Chaos:
     def undisturbed(self, trainer: str) -> Path:
         run_dir = self.folder / f"{trainer} undisturbed"
         if not run_dir.exists():
-            problem = self.go_on(trainer, run_dir)
+            problem = self.train_to_the_end(trainer, run_dir)
             assert not problem, problem
         return run_dir
 
     def run(self, number: int, case: Case) -> str:
-        """The fault of the case; nothing if it ended as it has to."""
+        """What is wrong with how the case ended, or nothing."""
         whole, run_dir, mark = self.undisturbed(case.trainer), self.folder / f"run {number}", self.folder / f"{number}"
-        if case.moment == "loading":  # there is something to load: a run as it is after its first checkpoint
+        if case.moment == "loading":  # from the first checkpoint
             copy_up_to(whole, 2, run_dir)
             (run_dir / "latest").unlink()
         try:
-            self.disturbed(case, run_dir, mark)
-            if not has_struck(mark):
+            self.train_disturbed(case, run_dir, mark)
+            if not fault_happened(mark):
                 return "the fault did not happen"
             damage(run_dir, case.damage)
-            return self.go_on(case.trainer, run_dir) or different(run_dir, whole)
+            return self.train_to_the_end(case.trainer, run_dir) or difference(run_dir, whole)
         except AssertionError as error:
             return f"did not end: {str(error)[:500]}"
         finally:
@@ -136,39 +136,36 @@ class Chaos:
 
     def command(self, trainer: str, run_dir: Path) -> list[str]:
         script, *flags = (word.format(home=self.folder) for word in TRAINERS[trainer].split())
-        own = ["--steps", STEPS, "--run-dir", run_dir, "--resume", "auto", "--timeout-seconds", TIMEOUT]
+        own = ["--steps", STEPS, "--run-dir", run_dir, "--resume", "auto", "--timeout-seconds", COLLECTIVE_TIMEOUT]
         return [str(item) for item in (ROOT / "ddp_course" / script, *SIZES.split(), *flags, *own)]
 
-    def go_on(self, trainer: str, run_dir: Path) -> str:
-        """Train to the end, undisturbed; why it did not get there, or nothing."""
+    def train_to_the_end(self, trainer: str, run_dir: Path) -> str:
+        """Start or resume a run without a fault. Return why it did not reach its end, or nothing."""
         script, *flags = self.command(trainer, run_dir)
-        done = self.in_forks(script, flags, {})
+        done = warm.rank_processes(script, flags, 2, TIME_LIMIT)
         failed = [(item.returncode, item.stderr[-500:]) for item in done if item.returncode]
         return f"did not end well: {failed}" if failed else ""
 
-    def disturbed(self, case: Case, run_dir: Path, mark: Path) -> None:
+    def train_disturbed(self, case: Case, run_dir: Path, mark: Path) -> None:
+        """Start or resume a run, with the fault of `case`. A rank with the fault writes the file `mark`_RANK."""
         act, seconds, agents = KINDS[case.kind]
         fault = {"act": act, "seconds": seconds, "moment": case.moment, "number": case.position, "ranks": case.ranks}
-        chaos = {"CHAOS": json.dumps(fault | {"mark": str(mark)})}
+        chaos = json.dumps(fault | {"mark": str(mark)})
+        command = self.command(case.trainer, run_dir)
         if agents is None:
-            self.in_forks(RANK, self.command(case.trainer, run_dir), chaos)
+            warm.rank_processes(RANK, command, 2, TIME_LIMIT, CHAOS=chaos)
         else:
-            self.by_torchrun(agents, [str(RANK), *self.command(case.trainer, run_dir)], chaos)
+            self.run_torchrun(agents, [str(RANK), *command], chaos, mark)
 
-    def in_forks(self, script: Path | str, flags: list[str], chaos: dict) -> list[subprocess.CompletedProcess]:
-        store = forked.open_store()
-        ranks = [forked.rank_environment(rank, 2, store.port) | chaos for rank in range(2)]
-        return warm.processes(script, flags, ranks, HANGS)
+    def run_torchrun(self, agents: int, command: list[str], chaos: str, mark: Path) -> None:
+        """Run two ranks under one torchrun, or one each under two, until no rank is left.
 
-    def by_torchrun(self, agents: int, command: list[str], chaos: dict) -> None:
-        """Two ranks under one torchrun, or one each under two; returns when no rank is left.
-
-        Not when no agent is: torch lets one wait five minutes for another that was killed.
+        The agents may last longer: torch lets one wait five minutes for another that was killed.
         """
         tag, port = uuid.uuid4().hex, free_port()
         where = ["--standalone"] if agents == 1 else ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]
         start = [sys.executable, "-m", "torch.distributed.run", *where, f"--nnodes={agents}"]
-        environment = os.environ | chaos | {RUN_VARIABLE: tag, "OMP_NUM_THREADS": "1"}
+        environment = os.environ | {"CHAOS": chaos, RUN_VARIABLE: tag, "OMP_NUM_THREADS": "1"}
         try:
             started = [
                 subprocess.Popen(
@@ -180,18 +177,17 @@ class Chaos:
                 )
                 for _ in range(agents)
             ]
-            deadline = time.monotonic() + HANGS
-            mark = Path(json.loads(chaos["CHAOS"])["mark"])
-            while ranks_left(tag) if has_struck(mark) else any(item.poll() is None for item in started):
+            deadline = time.monotonic() + TIME_LIMIT
+            while ranks_left(tag) if fault_happened(mark) else any(agent.poll() is None for agent in started):
                 assert time.monotonic() < deadline, "ranks have not ended"
                 time.sleep(0.2)
         finally:
             sweep(tag, grace=0)
-            for item in started:
-                item.wait()
+            for agent in started:
+                agent.wait()
 
 
-def has_struck(mark: Path) -> bool:
+def fault_happened(mark: Path) -> bool:
     return any(mark.parent.glob(f"{mark.name}_*"))
 
 
@@ -219,8 +215,8 @@ def damage(run_dir: Path, how: str) -> None:
         flip_a_bit(path)
 
 
-def different(run_dir: Path, whole: Path) -> str:
-    """The first difference; nothing if both ended with the same bits."""
+def difference(run_dir: Path, whole: Path) -> str:
+    """The first difference, or nothing if both ended with the same bits."""
     for key in ("loss", "val_loss"):
         if metrics(run_dir, key) != metrics(whole, key):
             return f"{key} differs: {metrics(run_dir, key)} and {metrics(whole, key)}"
@@ -230,7 +226,7 @@ def different(run_dir: Path, whole: Path) -> str:
 
 
 def last_state(run_dir: Path) -> dict:
-    """All that the last checkpoint holds of the training."""
+    """The last checkpoint without its settings, with the tensors of a distributed checkpoint."""
     state = torch.load(run_dir / "checkpoints" / f"step_{STEPS:06d}" / "state.pt", weights_only=True)
     state = {name: part for name, part in state.items() if name != "config"}  # it names the folder
     tensors = run_dir / "tensors" / f"step_{STEPS:06d}"
@@ -260,9 +256,9 @@ def table(seed: int, done: list[tuple[Case, str]]) -> str:
         cells[item.kind, item.trainer].append(not problem)
     good = sum(not problem for _, problem in done)
     lines = [
-        "# What becomes of a run when something dies\n",
+        "# How runs end after a fault\n",
         f"Written by `make chaos`, seed {seed}. After `--resume auto`, {good} of {len(done)} cases ended with the bits",
-        "of the run that nobody disturbed.\n",
+        "of the undisturbed run.\n",
         f"| fault | {' | '.join(TRAINERS)} |",
         "|" + "---|" * (len(TRAINERS) + 1),
     ]
@@ -277,18 +273,18 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6))
     parser.add_argument("--at-once", type=int, default=4, help="cases; most of them wait most of the time")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"  # with more threads, sums have other last bits
-    cases, problems = [case(asked.seed, number) for number in range(asked.cases)], []
-    with tempfile.TemporaryDirectory(prefix="chaos_") as folder, ThreadPoolExecutor(asked.at_once) as threads:
+    cases, problems = [case(arguments.seed, number) for number in range(arguments.cases)], []
+    with tempfile.TemporaryDirectory(prefix="chaos_") as folder, ThreadPoolExecutor(arguments.at_once) as threads:
         chaos = Chaos(Path(folder))
         for trainer in TRAINERS:
             chaos.undisturbed(trainer)
-        for item, problem in zip(cases, threads.map(chaos.run, range(asked.cases), cases), strict=True):
+        for item, problem in zip(cases, threads.map(chaos.run, range(arguments.cases), cases), strict=True):
             problems.append(problem)
-            print(f"{len(problems):3d}/{asked.cases}  {item}  {problem or 'bit-equal'}", flush=True)
+            print(f"{len(problems):3d}/{arguments.cases}  {item}  {problem or 'bit-equal'}", flush=True)
     done = list(zip(cases, problems, strict=True))
-    TABLE.write_text(table(asked.seed, done), encoding="utf-8")
+    TABLE.write_text(table(arguments.seed, done), encoding="utf-8")
     return int(any(problem for _, problem in done))
 
 

@@ -1,6 +1,6 @@
-"""One rank of a launchable that meets a fault at a named moment: what chaos.py starts.
+"""One rank of a trainer in which a fault happens at a given moment; chaos.py starts it.
 
-python tests/chaos_rank.py LAUNCHABLE FLAGS...      the fault stands in the variable CHAOS, see there
+python tests/chaos_rank.py TRAINER FLAGS...      the environment variable CHAOS holds the fault as JSON
 """
 
 import itertools
@@ -12,18 +12,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch.distributed import checkpoint as dcp
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-MUCH = 3600  # seconds that the clock is put forward or back
-FULL = 500  # bytes to which a file can grow on a "disk" that is full
+CLOCK_SHIFT = 3600  # seconds that the clock is put forward or back
+LARGEST_FILE = 500  # bytes, on a "disk" that is full
 
 
-def strike(act: str, seconds: float, mark: str) -> None:
-    """Let the fault happen, having noted that it did."""
+def inject(act: str, seconds: float, mark: str) -> None:
+    """Write the file `mark`_RANK, then let the fault happen."""
     Path(f"{mark}_{os.environ['RANK']}").touch()
     if act == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -33,26 +34,26 @@ def strike(act: str, seconds: float, mark: str) -> None:
         subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT {os.getpid()}"])
         os.kill(os.getpid(), signal.SIGSTOP)
     elif act == "fill the disk":
-        resource.setrlimit(resource.RLIMIT_FSIZE, (FULL, FULL))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
     elif act == "set the clock":
-        now, by = time.time, MUCH if os.environ["RANK"] == "0" else -MUCH
-        time.time = lambda: now() + by
+        now, shift = time.time, CLOCK_SHIFT if os.environ["RANK"] == "0" else -CLOCK_SHIFT
+        time.time = lambda: now() + shift
 
 
-def at(moment: str, number: int, happen) -> None:
-    """Call `happen` when the trainer comes to its `number`-th (from 0) step, fsync or loading."""
+def call_at(moment: str, number: int, action: Callable[[], None]) -> None:
+    """Call `action` at the trainer's `number`-th step, fsync or loading, counted from 0; at "meeting", at once."""
     count = itertools.count()
 
     def counted(function):
         def call(*args, **kwargs):
             if next(count) == number:
-                happen()
+                action()
             return function(*args, **kwargs)
 
         return call
 
     if moment == "meeting":
-        happen()
+        action()
     elif moment == "training":
         register_optimizer_step_pre_hook(counted(lambda optimizer, args, kwargs: None))
     elif moment == "saving":
@@ -64,7 +65,7 @@ def at(moment: str, number: int, happen) -> None:
 if __name__ == "__main__":
     fault = json.loads(os.environ["CHAOS"])
     if int(os.environ["RANK"]) in fault["ranks"]:
-        at(fault["moment"], fault["number"], lambda: strike(fault["act"], fault["seconds"], fault["mark"]))
+        call_at(fault["moment"], fault["number"], lambda: inject(fault["act"], fault["seconds"], fault["mark"]))
     sys.argv = sys.argv[1:]
     sys.path.insert(0, str(Path(sys.argv[0]).parent))
     runpy.run_path(sys.argv[0], run_name="__main__")

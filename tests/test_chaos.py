@@ -1,13 +1,12 @@
-"""Five of the cases of `make chaos`: a fault, perhaps a damaged checkpoint, and `--resume auto` ends bit-equal."""
+"""Five cases of `make chaos`: after a fault, and a damaged checkpoint in some, `--resume auto` ends bit-equal."""
 
 import shutil
 
 import pytest
 import torch
-from chaos import STEPS, Chaos, case, different
+from chaos import STEPS, Chaos, case, difference
 
 CHOSEN = (4, 10, 28, 46, 52)  # of seed 0: five trainers, three faults
-
 
 pytest.importorskip("transformers")
 
@@ -18,15 +17,15 @@ def chaos(tmp_path_factory):
 
 
 @pytest.mark.parametrize("number", CHOSEN, ids=lambda number: str(case(0, number)))
-def test_going_on_after_a_fault_ends_bit_equal(chaos, number):
+def test_resuming_after_a_fault_ends_bit_equal(chaos, number):
     assert chaos.run(number, case(0, number)) == ""
 
 
-def test_one_bit_of_one_weight_is_told_apart(chaos, tmp_path):
+def test_one_changed_bit_of_one_weight_is_a_difference(chaos, tmp_path):
     shutil.copytree(chaos.undisturbed("minigpt"), tmp_path / "run")
     path = tmp_path / "run" / "checkpoints" / f"step_{STEPS:06d}" / "state.pt"
     state = torch.load(path, weights_only=True)
     weight = next(iter(state["model"].values()))
     weight.view(torch.int32)[0] ^= 1
     torch.save(state, path)
-    assert "checkpoint differs" in different(tmp_path / "run", chaos.undisturbed("minigpt"))
+    assert "checkpoint differs" in difference(tmp_path / "run", chaos.undisturbed("minigpt"))
