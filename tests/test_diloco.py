@@ -1,6 +1,7 @@
 """DiLoCo, compared with DDP where the two are the same, and with one process that simulates all workers elsewhere.
 
-In float64, where a gap below EQUAL is rounding: each comparison is shown to fail, by far, on a run with a mistake.
+In float64, where a gap below EQUAL is rounding. Each comparison also runs on a job with a mistake, whose gap is far
+larger.
 """
 
 import json
@@ -52,7 +53,7 @@ def train_one(run_dir, *more):
 
 
 def jobs_of(folder, one_worker):
-    """{name: job} of every run that one launch makes on a number of ranks."""
+    """{name: job} of the runs to compare, all for one launch."""
 
     def job(name, *more, script="diloco", **further):
         sample = ("--sample-tokens", 0) if script == "minigpt" else ()
@@ -71,7 +72,7 @@ def jobs_of(folder, one_worker):
         "seldom": job("seldom", *SELDOM),
         "whole": job("whole", *RESUMED),
         "stopped": job("stopped", *RESUMED, "--steps", 9, fault="stopped"),
-        "gone on": job("gone on", *RESUMED, *resume("stopped", 2)),
+        "resumed after a stop": job("resumed after a stop", *RESUMED, *resume("stopped", 2)),
         "by minigpt_ddp": job("by minigpt_ddp", "--steps", 10, *resume("seldom", 8), script="minigpt"),
         "after minigpt_ddp": job("after minigpt_ddp", "--steps", 12, *resume("by minigpt_ddp", 10)),
         "averages of another optimizer": job("other", *LIKE_DDP, *resume("seldom", 4)),
@@ -96,11 +97,9 @@ def one_worker(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", params=[2, 4], ids=["2 ranks", "4 ranks"])
-def ran(request, tmp_path_factory, one_worker):
-    """The number of ranks, the folder of their runs, and by name the outcomes and the sizes of the all-reduces."""
+def runs(request, tmp_path_factory, one_worker):
     folder = tmp_path_factory.mktemp(f"ranks_{request.param}")
-    outcomes, sent = run_jobs(folder, jobs_of(folder, one_worker), request.param)
-    return request.param, folder, outcomes, sent
+    return run_jobs(folder, jobs_of(folder, one_worker), request.param)
 
 
 def gap(ours, theirs, step=STEPS):
@@ -112,26 +111,32 @@ def gap(ours, theirs, step=STEPS):
     return max(distances)
 
 
-def test_workers_with_an_outer_step_after_every_step_are_ddp(ran):
+def test_workers_with_an_outer_step_after_every_step_are_ddp(runs):
     """Plain SGD inside, an outer rate of 1 without momentum, and no clipping: DDP clips the mean gradient."""
-    _, folder, outcomes, _ = ran
-    assert outcomes["every step"] == outcomes["packed"] == outcomes["DDP"] == outcomes["packed DDP"] == "0"
-    assert metrics(folder / "every step").keys() == metrics(folder / "DDP").keys() == set(range(1, STEPS + 1))
-    assert gap(folder / "every step", folder / "DDP") < EQUAL
-    assert gap(folder / "packed", folder / "packed DDP") < EQUAL
-    assert gap(folder / "every 4", folder / "DDP") > 1e3 * EQUAL
+    assert (
+        runs.outcomes["every step"]
+        == runs.outcomes["packed"]
+        == runs.outcomes["DDP"]
+        == runs.outcomes["packed DDP"]
+        == "0"
+    )
+    assert metrics(runs.folder / "every step").keys() == metrics(runs.folder / "DDP").keys() == set(range(1, STEPS + 1))
+    assert gap(runs.folder / "every step", runs.folder / "DDP") < EQUAL
+    assert gap(runs.folder / "packed", runs.folder / "packed DDP") < EQUAL
+    assert gap(runs.folder / "every 4", runs.folder / "DDP") > 1e3 * EQUAL
 
 
-def test_bytes_are_those_of_ddp_over_the_steps_between_outer_steps(ran):
-    _, folder, _, sent = ran
-    weights = checkpoint(folder / "DDP", STEPS)["model"]
+def test_bytes_are_those_of_ddp_over_the_steps_between_outer_steps(runs):
+    weights = checkpoint(runs.folder / "DDP", STEPS)["model"]
     size = 8 * sum(tensor.numel() for name, tensor in weights.items() if name != "output.weight")
-    large = {name: sum(nbytes for nbytes in sent[name] if nbytes > 64) for name in ("DDP", "every step", "every 4")}
+    large = {
+        name: sum(nbytes for nbytes in runs.sent[name] if nbytes > 64) for name in ("DDP", "every step", "every 4")
+    }
     assert large["DDP"] == (STEPS + 1) * size  # the first is of a backward pass before the first step
     assert large["every step"] == STEPS * size and large["every 4"] == STEPS // 4 * size
     # Each outer step sends loss, norm, whether to stop and seconds; each validation two; of each checkpoint whether the
     # weights are finite.
-    small = sorted(size for size in sent["every 4"] if size <= 64)
+    small = sorted(size for size in runs.sent["every 4"] if size <= 64)
     assert small == [8] * 2 + [16] * 2 + [32] * (STEPS // 4)
 
 
@@ -179,58 +184,54 @@ def simulated(more, workers):
     return history, losses, validation_loss(models[0], tokens, config)
 
 
-def test_workers_equal_one_process_that_computes_for_all(ran):
+def test_workers_equal_one_process_that_computes_for_all(runs):
     """AdamW and clipping for each worker, Nesterov outside, and a last outer step that comes early."""
-    ranks, folder, outcomes, _ = ran
-    history, losses, validation = simulated(SELDOM, ranks)
-    assert outcomes["seldom"] == "0" and list(history) == [4, 8, 10]
+    history, losses, validation = simulated(SELDOM, runs.nproc)
+    assert runs.outcomes["seldom"] == "0" and list(history) == [4, 8, 10]
     for step, weights in history.items():
-        assert largest_gap(checkpoint(folder / "seldom", step)["model"], weights) < EQUAL
-    assert metrics(folder / "seldom") == pytest.approx(losses, abs=EQUAL)
-    assert metrics(folder / "seldom", "val_loss")[10] == pytest.approx(validation, abs=EQUAL)
-    assert sorted(metrics(folder / "seldom", "val_loss")) == [4, 8, 10]
+        assert largest_gap(checkpoint(runs.folder / "seldom", step)["model"], weights) < EQUAL
+    assert metrics(runs.folder / "seldom") == pytest.approx(losses, abs=EQUAL)
+    assert metrics(runs.folder / "seldom", "val_loss")[10] == pytest.approx(validation, abs=EQUAL)
+    assert sorted(metrics(runs.folder / "seldom", "val_loss")) == [4, 8, 10]
     for fault in BROKEN:
-        if outcomes[fault] == "0":
-            assert largest_gap(checkpoint(folder / fault, 10)["model"], history[10]) > 1e3 * EQUAL
+        if runs.outcomes[fault] == "0":
+            assert largest_gap(checkpoint(runs.folder / fault, 10)["model"], history[10]) > 1e3 * EQUAL
         else:
-            assert outcomes[fault].startswith("ReplicasDiffer: replicas differ")
-    assert outcomes["wrong sign"] == "0", "the replicas agree: only the comparison shows this mistake"
+            assert runs.outcomes[fault].startswith("ReplicasDiffer: replicas differ")
+    assert runs.outcomes["wrong sign"] == "0", "the replicas agree: only the comparison shows this mistake"
 
 
-@pytest.mark.parametrize("title", ["resumed after 2", "resumed after 6", "gone on"])
-def test_resumed_is_the_uninterrupted_run_to_the_last_bit(ran, title):
+@pytest.mark.parametrize(
+    ("title", "after"), [("resumed after 2", 2), ("resumed after 6", 6), ("resumed after a stop", 2)]
+)
+def test_resumed_is_the_uninterrupted_run_to_the_last_bit(runs, title, after):
     """Weights, averages of every worker, outer momentum, dropout masks, in float32; also after SIGTERM to one rank."""
-    _, folder, outcomes, _ = ran
-    assert outcomes[title] == outcomes["whole"] == "0"
-    after = int(title.split()[-1]) if title != "gone on" else 2
-    assert_resumed_bit_equal(folder / title, folder / "whole", after, STEPS, ("loss", "val_loss"))
-    assert checkpoint(folder / title, STEPS)["optimizer"]["outer_momentum"].any()
+    assert runs.outcomes[title] == runs.outcomes["whole"] == "0"
+    assert_resumed_bit_equal(runs.folder / title, runs.folder / "whole", after, STEPS, ("loss", "val_loss"))
+    assert checkpoint(runs.folder / title, STEPS)["optimizer"]["outer_momentum"].any()
 
 
 @pytest.mark.parametrize("fault", ["no outer momentum saved", "averages of rank 0 alone saved"])
-def test_a_checkpoint_that_forgets_something_shows(ran, fault):
-    _, folder, outcomes, _ = ran
-    assert outcomes[f"{fault}: resumed"] == "0"
-    assert gap(folder / fault, folder / "whole") > 1e-5
+def test_an_incomplete_checkpoint_changes_the_resumed_run(runs, fault):
+    assert runs.outcomes[f"{fault}: resumed"] == "0"
+    assert gap(runs.folder / fault, runs.folder / "whole") > 1e-5
 
 
-def test_sigterm_to_one_rank_stops_all_at_the_next_outer_step(ran):
-    _, folder, outcomes, _ = ran
-    assert outcomes["stopped"] == "75"
-    assert sorted(os.listdir(folder / "stopped/checkpoints")) == ["step_000002"]
+def test_sigterm_to_one_rank_stops_all_at_the_next_outer_step(runs):
+    assert runs.outcomes["stopped"] == "75"
+    assert sorted(os.listdir(runs.folder / "stopped/checkpoints")) == ["step_000002"]
 
 
-def test_minigpt_ddp_and_it_go_on_from_each_other(ran):
-    _, folder, outcomes, _ = ran
-    assert outcomes["by minigpt_ddp"] == outcomes["after minigpt_ddp"] == "0"
-    assert sorted(metrics(folder / "by minigpt_ddp")) == [9, 10]
-    assert checkpoint(folder / "after minigpt_ddp", 12)["optimizer"]["outer_momentum"].any()
-    assert outcomes["averages of another optimizer"].startswith(
+def test_minigpt_ddp_and_diloco_ddp_resume_from_each_other(runs):
+    assert runs.outcomes["by minigpt_ddp"] == runs.outcomes["after minigpt_ddp"] == "0"
+    assert sorted(metrics(runs.folder / "by minigpt_ddp")) == [9, 10]
+    assert checkpoint(runs.folder / "after minigpt_ddp", 12)["optimizer"]["outer_momentum"].any()
+    assert runs.outcomes["averages of another optimizer"].startswith(
         "InputError: cannot resume: the checkpoint's workers used AdamW, --inner has chosen SGD"
     )
-    refused = outcomes["SGD's, by minigpt_ddp"]
+    refused = runs.outcomes["SGD's, by minigpt_ddp"]
     assert refused.startswith("InputError: cannot resume from ") and "not those of this script" in refused
-    assert load_pretrained(folder / "seldom").source == folder / "seldom/checkpoints/step_000010"
+    assert load_pretrained(runs.folder / "seldom").source == runs.folder / "seldom/checkpoints/step_000010"
 
 
 def test_one_worker_is_plain_training(tmp_path):
@@ -299,13 +300,12 @@ def test_bad_input_is_one_sentence(tmp_path, one_worker, wrong, message):
     assert message in str(refused.value) and not list(tmp_path.rglob("metrics.jsonl"))
 
 
-def test_a_checkpoint_of_another_number_of_workers_is_refused(ran):
-    ranks, folder, outcomes, _ = ran
-    assert outcomes["of one worker"] == (
+def test_a_checkpoint_of_another_number_of_workers_is_refused(runs):
+    assert runs.outcomes["of one worker"] == (
         "InputError: cannot resume: the checkpoint is of 1 worker(s), "
-        f"this run has {ranks}; each has averages of its own"
+        f"this run has {runs.nproc}; each has averages of its own"
     )
-    assert not (folder / "of one worker/metrics.jsonl").exists()
+    assert not (runs.folder / "of one worker/metrics.jsonl").exists()
 
 
 def test_a_checkpoint_whose_momentum_has_another_size_is_refused(tmp_path, one_worker):

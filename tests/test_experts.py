@@ -1,10 +1,9 @@
 """Experts that are spread over ranks are one process that computes all of them: losses, norms, weights, averages.
 
-In float64. Gaps are rounding: each comparison has a mistake beside it, which is far outside of the tolerance.
+In float64, where a gap below EQUAL is rounding. Jobs with a mistake have gaps that are far larger.
 """
 
 import os
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -59,8 +58,7 @@ def single_process(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", params=[2, 4], ids=["2 ranks", "4 ranks"])
-def ran(request, tmp_path_factory, single_process):
-    """The number of ranks, the folder of all their runs, and what became of each."""
+def runs(request, tmp_path_factory, single_process):
     folder = tmp_path_factory.mktemp(f"ranks_{request.param}")
     whole = str(folder / "whole"), 2, str(folder / "resumed")
     jobs = {
@@ -70,13 +68,15 @@ def ran(request, tmp_path_factory, single_process):
         "whole": job(folder / "whole", *RESUMED),
         "resumed": job(folder / "resumed", *RESUMED, "--resume", "auto", copy=whole),
         "stopped": job(folder / "stopped", *RESUMED, fault="stopped experts"),
-        "gone on": job(folder / "gone on", *RESUMED, "--resume", folder / "stopped/checkpoints/step_000002"),
+        "resumed after a stop": job(
+            folder / "resumed after a stop", *RESUMED, "--resume", folder / "stopped/checkpoints/step_000002"
+        ),
         "from one process": job(folder / "from one", "--resume", single_process / "plain/checkpoints/step_000002"),
         "bfloat16": job(folder / "bfloat16", "--precision", "bfloat16", "--steps", 2),
         "ep 3": job(folder / "ep 3", "--ep", 3),
         "experts 7": job(folder / "experts 7", "--experts", 7),
     } | {fault: job(folder / fault, fault=fault) for fault in BROKEN}
-    return SimpleNamespace(ranks=request.param, folder=folder, outcomes=run_jobs(folder, jobs, request.param)[0])
+    return run_jobs(folder, jobs, request.param)
 
 
 def gap(ours, theirs):
@@ -94,18 +94,18 @@ def gap(ours, theirs):
 
 
 @pytest.mark.parametrize("title", ["plain", "replicas", "unlike"])
-def test_ranks_are_one_process(ran, single_process, title):
+def test_ranks_are_one_process(runs, single_process, title):
     """Experts on all ranks, on half of them with replicas, and with other settings: several micro-batches, packed."""
-    assert ran.outcomes[title] == "0"
-    assert gap(ran.folder / title, single_process / ("unlike" if title == "unlike" else "plain")) < EQUAL
+    assert runs.outcomes[title] == "0"
+    assert gap(runs.folder / title, single_process / ("unlike" if title == "unlike" else "plain")) < EQUAL
 
 
 @pytest.mark.parametrize("fault", BROKEN)
-def test_a_mistake_shows(ran, single_process, fault):
-    if ran.outcomes[fault] == "0":
-        assert gap(ran.folder / fault, single_process / "plain") > 1e3 * EQUAL
+def test_a_mistake_is_outside_the_tolerance(runs, single_process, fault):
+    if runs.outcomes[fault] == "0":
+        assert gap(runs.folder / fault, single_process / "plain") > 1e3 * EQUAL
     else:
-        assert ran.outcomes[fault].startswith("ReplicasDiffer: copies differ")
+        assert runs.outcomes[fault].startswith("ReplicasDiffer: copies differ")
 
 
 class Dense(torch.nn.Module):
@@ -158,31 +158,31 @@ def test_one_process_is_the_definition(single_process):
     assert metrics(single_process / "plain", "val_loss")[STEPS] == pytest.approx(expected, abs=EQUAL)
 
 
-@pytest.mark.parametrize("title", ["resumed", "gone on"])
-def test_resumed_is_the_uninterrupted_run_to_the_last_bit(ran, title):
+@pytest.mark.parametrize("title", ["resumed", "resumed after a stop"])
+def test_resumed_is_the_uninterrupted_run_to_the_last_bit(runs, title):
     """In float32, with dropout; also after SIGTERM to one rank."""
-    assert ran.outcomes[title] == ran.outcomes["whole"] == "0" and ran.outcomes["stopped"] == "75"
-    assert sorted(os.listdir(ran.folder / "stopped/checkpoints")) == ["step_000002"]
-    assert_resumed_bit_equal(ran.folder / title, ran.folder / "whole", 2, STEPS, LOGGED)
+    assert runs.outcomes[title] == runs.outcomes["whole"] == "0" and runs.outcomes["stopped"] == "75"
+    assert sorted(os.listdir(runs.folder / "stopped/checkpoints")) == ["step_000002"]
+    assert_resumed_bit_equal(runs.folder / title, runs.folder / "whole", 2, STEPS, LOGGED)
 
 
-def test_a_run_goes_on_at_another_number_of_ranks(ran, single_process, tmp_path):
-    assert ran.outcomes["from one process"] == "0"
-    assert gap(ran.folder / "from one", single_process / "plain") < EQUAL
-    train_one(tmp_path / "run", "--resume", ran.folder / "replicas/checkpoints/step_000002")
+def test_a_run_resumes_on_another_number_of_ranks(runs, single_process, tmp_path):
+    assert runs.outcomes["from one process"] == "0"
+    assert gap(runs.folder / "from one", single_process / "plain") < EQUAL
+    train_one(tmp_path / "run", "--resume", runs.folder / "replicas/checkpoints/step_000002")
     assert gap(tmp_path / "run", single_process / "plain") < EQUAL
 
 
-def test_half_precision_has_nearly_the_losses_of_float64(ran, single_process):
+def test_half_precision_has_nearly_the_losses_of_float64(runs, single_process):
     plain = metrics(single_process / "plain")
-    assert ran.outcomes["bfloat16"] == "0"
-    assert metrics(ran.folder / "bfloat16") == pytest.approx({step: plain[step] for step in (1, 2)}, rel=5e-4)
+    assert runs.outcomes["bfloat16"] == "0"
+    assert metrics(runs.folder / "bfloat16") == pytest.approx({step: plain[step] for step in (1, 2)}, rel=5e-4)
 
 
-def test_what_does_not_divide_is_refused(ran):
-    for refusal, ep, experts in (("ep 3", 3, 4), ("experts 7", ran.ranks, 7)):
-        assert ran.outcomes[refusal] == (
-            f"InputError: --ep {ep} must divide the number of processes, {ran.ranks}, and "
+def test_numbers_of_experts_and_ranks_that_do_not_divide_are_refused(runs):
+    for refusal, ep, experts in (("ep 3", 3, 4), ("experts 7", runs.nproc, 7)):
+        assert runs.outcomes[refusal] == (
+            f"InputError: --ep {ep} must divide the number of processes, {runs.nproc}, and "
             f"--experts {experts}: each rank holds as many whole experts"
         )
 

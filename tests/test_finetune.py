@@ -1,6 +1,6 @@
-"""Fine-tuning on several ranks is fine-tuning on one process: losses, norms, accuracies, what has learnt.
+"""Fine-tuning on several ranks equals fine-tuning on one process: losses, norms, accuracies, trained weights.
 
-In float64. Gaps are rounding: each comparison has a mistake beside it, which is far outside of the tolerance.
+In float64, where a gap below EQUAL is rounding. A job with a mistake has a gap that is far larger.
 """
 
 import json
@@ -73,8 +73,7 @@ def one_process(tmp_path_factory, material):
 
 
 @pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.weekly)], ids=["2 ranks", "3 ranks"])
-def several(request, tmp_path_factory, material, one_process):
-    """The folder of the runs on several ranks, what became of each, and the sizes of its all-reduces."""
+def runs(request, tmp_path_factory, material, one_process):
     folder = tmp_path_factory.mktemp(f"ranks_{request.param}")
 
     def job(name, *more, **further):
@@ -86,15 +85,16 @@ def several(request, tmp_path_factory, material, one_process):
         "resumed": job("resumed", *whole, "--resume", "auto", copy=(str(folder / "whole"), 2, str(folder / "resumed"))),
         "stopped": job("stopped", *whole, fault="stopped fine-tuning"),
         "cut": job("cut", *whole, "--micro-batch-size", 1, "--checkpoint-every", 0, fault="stopped within a step"),
-        "cut, gone on": job("cut", *whole, "--micro-batch-size", 1, "--resume", "auto"),
-        "in ones": job("in ones", *whole, "--micro-batch-size", 1),
-        "gone on": job("gone on", *whole, "--resume", folder / "stopped/checkpoints/step_000002"),
+        "cut, resumed": job("cut", *whole, "--micro-batch-size", 1, "--resume", "auto"),
+        "not cut": job("not cut", *whole, "--micro-batch-size", 1),
+        "resumed after a stop": job(
+            "resumed after a stop", *whole, "--resume", folder / "stopped/checkpoints/step_000002"
+        ),
         "from one process": job("from one process", "--resume", single),
         "mean of the ranks' means": job("mean of the ranks' means", fault="own answer tokens"),
         "fewer examples than ranks": job("fewer", "--examples-per-update", 1),
     }
-    outcomes, sent = run_jobs(folder, jobs, request.param)
-    return SimpleNamespace(ranks=request.param, folder=folder, outcomes=outcomes, sent=sent)
+    return run_jobs(folder, jobs, request.param)
 
 
 def learnt(run_dir):
@@ -103,21 +103,21 @@ def learnt(run_dir):
 
 
 def gap(ours, theirs):
-    """The largest distance of a logged number or of what has learnt."""
+    """The largest distance of a logged number or of a trained weight."""
     distances = [largest_gap(learnt(ours), learnt(theirs))]
     for key in LOGGED:
         own, other = metrics(ours, key), metrics(theirs, key)
-        assert own.keys() == {step for step in other if step >= min(own, default=0)}  # a resumed run begins later
+        assert own.keys() == {step for step in other if step >= min(own, default=0)}  # a resumed run starts later
         distances += [abs(value - other[step]) for step, value in own.items()]
     return max(distances)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_ranks_are_one_process(several, one_process, variant):
+def test_ranks_are_one_process(runs, one_process, variant):
     """13 examples per step, so that ranks differ in their number of examples and of micro-batches."""
-    assert several.outcomes[variant] == "0"
-    assert gap(several.folder / variant, one_process / variant) < EQUAL
-    assert ("val_accuracy" in (several.folder / variant / "metrics.jsonl").read_text()) == ("dpo" in variant)
+    assert runs.outcomes[variant] == "0"
+    assert gap(runs.folder / variant, one_process / variant) < EQUAL
+    assert ("val_accuracy" in (runs.folder / variant / "metrics.jsonl").read_text()) == ("dpo" in variant)
 
 
 def test_packed_examples_have_the_loss_of_padded_ones_in_fewer_positions(material, one_process):
@@ -137,43 +137,43 @@ def test_a_model_that_mixes_packed_rows_is_refused(material, tmp_path, monkeypat
         train_one(material, tmp_path / "run", "--pack", True)
 
 
-def test_a_mean_over_the_ranks_own_tokens_is_another_objective(several, one_process):
-    assert several.outcomes["mean of the ranks' means"] == "0"
-    assert gap(several.folder / "mean of the ranks' means", one_process / "sft") > 1e3 * EQUAL
+def test_a_mean_over_the_ranks_own_tokens_is_another_objective(runs, one_process):
+    assert runs.outcomes["mean of the ranks' means"] == "0"
+    assert gap(runs.folder / "mean of the ranks' means", one_process / "sft") > 1e3 * EQUAL
 
 
-def test_what_is_frozen_is_not_sent(several):
+def test_what_is_frozen_is_not_sent(runs):
     """The largest all-reduce of a step has the gradients of what learns, in 8 bytes each."""
     for variant in ("sft", "sft, all weights"):
         learnt_bytes = 8 * sum(
-            {tensor.data_ptr(): tensor.numel() for tensor in learnt(several.folder / variant).values()}.values()
+            {tensor.data_ptr(): tensor.numel() for tensor in learnt(runs.folder / variant).values()}.values()
         )
-        assert max(several.sent[variant]) == learnt_bytes
+        assert max(runs.sent[variant]) == learnt_bytes
 
 
-def test_sigterm_within_a_step_abandons_it_and_the_resumed_run_does_it_again(several):
-    assert [several.outcomes[title] for title in ("cut", "cut, gone on", "in ones")] == ["75", "0", "0"]
-    assert gap(several.folder / "cut", several.folder / "in ones") == 0
+def test_sigterm_within_a_step_abandons_it_and_the_resumed_run_does_it_again(runs):
+    assert [runs.outcomes[title] for title in ("cut", "cut, resumed", "not cut")] == ["75", "0", "0"]
+    assert gap(runs.folder / "cut", runs.folder / "not cut") == 0
 
 
-@pytest.mark.parametrize("title", ["resumed", "gone on"])
-def test_resumed_is_the_uninterrupted_run_to_the_last_bit(several, title):
+@pytest.mark.parametrize("title", ["resumed", "resumed after a stop"])
+def test_resumed_is_the_uninterrupted_run_to_the_last_bit(runs, title):
     """In float32; also after SIGTERM to one rank."""
-    assert several.outcomes[title] == several.outcomes["whole"] == "0" and several.outcomes["stopped"] == "75"
-    assert os.listdir(several.folder / "stopped/checkpoints") == ["step_000002"]
-    assert_resumed_bit_equal(several.folder / title, several.folder / "whole", 2, STEPS, LOGGED[:3], "adapters")
+    assert runs.outcomes[title] == runs.outcomes["whole"] == "0" and runs.outcomes["stopped"] == "75"
+    assert os.listdir(runs.folder / "stopped/checkpoints") == ["step_000002"]
+    assert_resumed_bit_equal(runs.folder / title, runs.folder / "whole", 2, STEPS, LOGGED[:3], "adapters")
 
 
-def test_a_run_goes_on_at_another_number_of_ranks(several, one_process, material, tmp_path):
-    assert several.outcomes["from one process"] == "0"
-    assert gap(several.folder / "from one process", one_process / "sft") < EQUAL
-    train_one(material, tmp_path / "run", "--resume", several.folder / "sft/checkpoints/step_000002")
+def test_a_run_resumes_on_another_number_of_ranks(runs, one_process, material, tmp_path):
+    assert runs.outcomes["from one process"] == "0"
+    assert gap(runs.folder / "from one process", one_process / "sft") < EQUAL
+    train_one(material, tmp_path / "run", "--resume", runs.folder / "sft/checkpoints/step_000002")
     assert gap(tmp_path / "run", one_process / "sft") < EQUAL
 
 
-def test_a_rank_without_an_example_is_refused(several):
-    expected = f"InputError: --examples-per-update 1 leaves ranks without work: there are {several.ranks}"
-    assert several.outcomes["fewer examples than ranks"] == expected
+def test_a_rank_without_an_example_is_refused(runs):
+    expected = f"InputError: --examples-per-update 1 leaves ranks without work: there are {runs.nproc}"
+    assert runs.outcomes["fewer examples than ranks"] == expected
 
 
 def test_one_process_is_peft_on_the_whole_batch(material, one_process):

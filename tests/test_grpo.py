@@ -394,7 +394,7 @@ def runs(pretrained, code, tmp_path_factory):
         "resumed": resume,
     }
     jobs["stopped"]["printed"] = top
-    assert run_jobs(top, jobs, 2)[0] == {"whole": "0", "stopped": "75", "resumed": "0"}
+    assert run_jobs(top, jobs, 2).outcomes == {"whole": "0", "stopped": "75", "resumed": "0"}
     return top
 
 

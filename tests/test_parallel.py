@@ -71,7 +71,7 @@ def outcomes_of(folder, jobs, nproc):
         title: {"script": "parallel", **job, "flags": flags(folder / title, *job["flags"])}
         for title, job in jobs.items()
     }
-    return run_jobs(folder, runs, nproc)[0]
+    return run_jobs(folder, runs, nproc).outcomes
 
 
 @pytest.fixture(scope="module")

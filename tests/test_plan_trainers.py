@@ -103,7 +103,7 @@ def test_the_command_runs_as_it_is_printed(capsys, tmp_path):
         flags = command[command.index("ddp_course/parallel_ddp.py") + 1 :]
         more = ["--run-dir", tmp_path / name, "--data", RECORDED_LOGS, "--steps", 1, "--seed", 3]
         jobs[name] = {"script": "parallel", "flags": [*flags, *map(str, more)]}
-    assert set(run_jobs(tmp_path, jobs, 2)[0].values()) == {"0"}
+    assert set(run_jobs(tmp_path, jobs, 2).outcomes.values()) == {"0"}
     losses = {name: metrics(tmp_path / name)[1] for name in jobs}
     in_bf16, with_experts = losses.pop("bf16"), losses.pop("experts")
     assert losses.pop("ep") == pytest.approx(with_experts, rel=1e-5)

@@ -73,8 +73,8 @@ def runs(folder, code, tmp_path_factory):
             "copy": [top / "whole", 2, top / "resumed"],
         },
     }
-    outcomes, _ = run_jobs(top, {title: {"script": "grpo"} | job for title, job in jobs.items()}, 2)
-    assert outcomes == {"whole": "0", "resumed": "0"}
+    runs = run_jobs(top, {title: {"script": "grpo"} | job for title, job in jobs.items()}, 2)
+    assert runs.outcomes == {"whole": "0", "resumed": "0"}
     return top
 
 

@@ -215,8 +215,8 @@ def runs(tmp_path_factory):
     jobs = {title: {"script": "puzzles", "flags": flags(folder / title, *more)} for title, more in settings.items()}
     jobs["resumed"]["copy"] = [folder / "2", 4, folder / "resumed"]
     train(folder / "1", EXACT)
-    assert set(run_jobs(folder, jobs, 2)[0].values()) == {"0"}
-    assert run_jobs(folder, {"4": jobs["2"] | {"flags": flags(folder / "4", EXACT)}}, 4)[0] == {"4": "0"}
+    assert set(run_jobs(folder, jobs, 2).outcomes.values()) == {"0"}
+    assert run_jobs(folder, {"4": jobs["2"] | {"flags": flags(folder / "4", EXACT)}}, 4).outcomes == {"4": "0"}
     return folder
 
 

@@ -15,6 +15,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -233,14 +234,25 @@ def main() -> None:
         print(json.dumps({"outcomes": outcomes, "sent": sent}))
 
 
-def run_jobs(folder: Path, jobs: dict[str, dict], nproc: int) -> tuple[dict[str, str], dict[str, list[int]]]:
-    """Outcomes of the jobs and sizes of rank 0's all-reduces, by name; on a mesh other ranks have others."""
+@dataclass(frozen=True)
+class JobRuns:
+    """What jobs on `nproc` ranks ended with, by the name of the job. They wrote into `folder`."""
+
+    nproc: int
+    folder: Path
+    outcomes: dict[str, str]  # an exit code, or the error that was raised
+    sent: dict[str, list[int]]  # bytes of each all-reduce of rank 0; on a mesh other ranks have others
+
+
+def run_jobs(folder: Path, jobs: dict[str, dict], nproc: int) -> JobRuns:
+    """Run the jobs, one after the other on the same ranks. Assert that the ranks agree on the outcomes."""
     (folder / f"jobs_{nproc}.json").write_text(json.dumps(list(jobs.values()), default=str))
     run = warm.ranks(ROOT / "tests/trainer_runs.py", folder / f"jobs_{nproc}.json", nproc=nproc)
     mesh = any(job["script"] == "parallel" for job in jobs.values())
     agreed = [of_rank["outcomes"] if mesh else of_rank for of_rank in run.results.values()]
     assert len({json.dumps(rank_results) for rank_results in agreed}) == 1, "ranks disagree"
-    return tuple(dict(zip(jobs, run.results[0][what], strict=True)) for what in ("outcomes", "sent"))
+    by_name = {what: dict(zip(jobs, run.results[0][what], strict=True)) for what in ("outcomes", "sent")}
+    return JobRuns(nproc, folder, **by_name)
 
 
 def assert_resumed_bit_equal(resumed: Path, whole: Path, after: int, steps: int, keys: tuple[str, ...], learnt="model"):
