@@ -2,6 +2,7 @@
 
 import os
 
+import distributed_checkpoint_ranks
 import pytest
 import torch
 import warm
@@ -13,77 +14,6 @@ from ddp_course.checkpoint import checkpoint, distributed_checkpoint
 from ddp_course.checkpoint.distributed_state import DistributedState
 from ddp_course.distributed import process_group
 
-SCRIPT = """
-import copy, os, sys
-from datetime import timedelta
-from pathlib import Path
-import torch
-import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.nn.parallel import DistributedDataParallel
-from ddp_course.checkpoint import checkpoint, distributed_checkpoint
-from ddp_course.checkpoint.distributed_state import DistributedState
-
-folder = Path(sys.argv[1])
-dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-rank = dist.get_rank()
-pair, of_the_thread = dist.new_group([0, 1]), dist.new_group([0, 1])
-pairs = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pair", "shard"))
-meshes = {2: pairs["shard"], 4: init_device_mesh("cpu", (4,))}
-
-def trained(kind, ranks, seed):
-    torch.manual_seed(seed)
-    model = torch.nn.Sequential(torch.nn.Linear(7, 12), torch.nn.Tanh(), torch.nn.Linear(12, 5))
-    if kind == "sharded":
-        fully_shard(model, mesh=meshes[ranks])
-    else:
-        model = DistributedDataParallel(model, process_group=pair if ranks == 2 else None)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    for step in range(3):
-        optimizer.zero_grad()
-        model(torch.ones(2, 7) * (step + 1)).square().mean().backward()
-        optimizer.step()
-    return model, optimizer
-
-def whole(tensor):
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-
-def everything(model, optimizer):
-    model = getattr(model, "module", model)
-    moments = [whole(optimizer.state[p]["exp_avg_sq"]).clone() for p in model.parameters()]
-    return {name: whole(p).detach().clone() for name, p in model.named_parameters()}, moments
-
-for kind in ("replicated", "sharded"):
-    if rank < 2:
-        model, optimizer = trained(kind, 2, seed=1)
-        saved = everything(model, optimizer)
-        path = distributed_checkpoint.save(folder / kind, 3, model, optimizer, pair)
-        assert path.is_dir() and distributed_checkpoint.newest(folder / kind) == path
-        if rank == 0:
-            torch.save(saved, folder / f"{kind}.pt")
-    dist.barrier()
-    model, optimizer = trained(kind, 4, seed=2)
-    step = distributed_checkpoint.load(folder / kind / "step_000003", model, optimizer)
-    (weights, moments), (saved_weights, saved_moments) = everything(model, optimizer), torch.load(folder / f"{kind}.pt")
-    assert step == 3
-    assert all(torch.equal(weights[name], saved_weights[name]) for name in saved_weights), kind
-    assert all(map(torch.equal, moments, saved_moments)), kind
-
-if rank < 2:  # in the background: what is written is what there was at the call, not what training made of it
-    model, optimizer = trained("replicated", 2, seed=1)
-    folder = folder / "background"
-    _, finish = distributed_checkpoint.save_in_background(folder, 3, model, optimizer, of_the_thread)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.zero_()
-    assert distributed_checkpoint.newest(folder) is None
-    assert finish() == folder / "step_000003"
-dist.barrier()
-print("all equal", flush=True)
-os._exit(0)
-"""
-
 
 def model_and_optimizer(seed=2):
     torch.manual_seed(seed)
@@ -94,15 +24,13 @@ def model_and_optimizer(seed=2):
 @pytest.fixture(scope="module")
 def saved_by_two(tmp_path_factory):
     folder = tmp_path_factory.mktemp("distributed")
-    (folder / "script.py").write_text(SCRIPT)
-    run = warm.ranks(folder / "script.py", folder, nproc=4)
-    assert [lines[-1] for lines in run.lines.values()] == ["all equal"] * 4
+    warm.ranks(distributed_checkpoint_ranks.__file__, folder, nproc=4)
     return folder
 
 
 @pytest.mark.parametrize("kind", ["replicated", "sharded", "background"])
 def test_saved_by_two_ranks_loaded_by_four_and_by_one(saved_by_two, kind):
-    """Four: in the script. One: here, without a process group."""
+    """By four in distributed_checkpoint_ranks.py; by one here, without a process group."""
     model, optimizer = model_and_optimizer()
     assert distributed_checkpoint.load(saved_by_two / kind / "step_000003", model, optimizer) == 3
     weights, moments = torch.load(saved_by_two / f"{kind.replace('background', 'replicated')}.pt")
