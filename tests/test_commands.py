@@ -1,18 +1,87 @@
-"""The package's commands: unwritable output is an error, and Ctrl-C prints one line from the first import on."""
+"""Every command and launchable: Ctrl-C prints one line from the first import on, and unwritable output is an error."""
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
 
 import pytest
-from training_runs import merged
+from training_runs import ROOT, merged
+from warm import SCRIPTS
 
 from ddp_course.cluster.__main__ import main as cluster
 from ddp_course.plan import __main__ as plan
 from ddp_course.plan.flags import plan_parser, predict_parser
 from ddp_course.predict import __main__ as predict
+
+# (a command, the module during whose import Ctrl-C arrives: torch, or the first slow one)
+LOADING = [(f"{ROOT}/ddp_course/{name}_ddp.py", "torch") for name in SCRIPTS] + [
+    ("ddp_course.plan", "argparse"),
+    ("ddp_course.predict", "argparse"),
+    ("ddp_course.grader.check", "shutil"),
+    ("ddp_course.grader.check", "torch"),
+    ("ddp_course.cluster", "psutil"),
+    ("ddp_course.lab.start_page", "IPython"),
+    ("ddp_course.lab.figures", "ddp_course.lab.figures.charts"),
+    ("ddp_course.speedrun", "argparse"),
+    ("ddp_course.speedrun", "torch"),
+    ("ddp_course.authoring", "nbformat"),
+]
+INTERRUPTED_IMPORT = """
+import os, runpy, signal, sys
+command, loading = sys.argv[1:]
+sys.modules.pop(loading, None)
+
+class Finder:
+    def find_spec(name, path=None, target=None):
+        if name == loading:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder)
+sys.argv = [command]
+runpy.run_path(command, run_name="__main__") if command.endswith(".py") else runpy._run_module_as_main(command)
+"""
+
+
+@pytest.mark.parametrize(("command", "loading"), LOADING, ids=lambda value: value.rpartition("/")[2])
+def test_ctrl_c_while_modules_load_is_one_line(command, loading):
+    words = [sys.executable, "-c", INTERRUPTED_IMPORT, command, loading]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize("where", ["begin_command", "run_command"])
+def test_ctrl_c_after_the_imports_is_one_line(where):
+    script = f"""
+import os, signal
+from ddp_course.base.command import begin_command, run_command
+def main():
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        signal.pause()
+    finally:
+        print("cleaned up", flush=True)
+begin_command()
+main() if {where!r} == "begin_command" else run_command(main)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+    assert done.stdout == "cleaned up\n" * (where == "run_command")
+
+
+def test_an_ignored_interrupt_stays_ignored():
+    """As in a command that a shell script starts in the background."""
+    script = "import signal; from ddp_course.base.command import begin_command; begin_command(); "
+    script += "print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
+    ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600)
+    finally:
+        signal.signal(signal.SIGINT, ignored)
+    assert done.stdout == "True\n", done
+
 
 PLAN = "ddp_course.plan --params 1e9 --gpus 8 --memory 80GB --link 400Gb".split()
 PREDICT = "ddp_course.predict --gpus 8 --link 400Gb".split()
@@ -27,36 +96,6 @@ PRINTING = {
     "figures --help": ["ddp_course.lab.figures", "--help"],
     "authoring --help": ["ddp_course.authoring", "--help"],
 }
-# The module during whose import Ctrl-C arrives: the first slow one.
-LOADING = {
-    "ddp_course.plan": "argparse",
-    "ddp_course.predict": "argparse",
-    "ddp_course.grader.check": "shutil",
-    "ddp_course.cluster": "psutil",
-    "ddp_course.lab.start_page": "IPython",
-    "ddp_course.lab.figures": "ddp_course.lab.figures.charts",
-    "ddp_course.speedrun": "argparse",
-    "ddp_course.authoring": "nbformat",
-}
-INTERRUPTED_IMPORT = """
-import os, runpy, signal, sys
-module, sys.argv = sys.argv[1], ["-m", *sys.argv[2:]]
-loading = sys.argv.pop()
-sys.modules.pop(loading, None)
-
-class Finder:
-    def find_spec(name, path=None, target=None):
-        if name == loading:
-            os.kill(os.getpid(), signal.SIGINT)
-
-sys.meta_path.insert(0, Finder)
-runpy._run_module_as_main(module)
-"""
-
-
-def shell(command, words, tmp_path):
-    words = [word.format(tmp=tmp_path) for word in words]
-    return subprocess.run(["sh", "-c", command, sys.executable, *words], capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("name", PRINTING)
@@ -64,7 +103,9 @@ def shell(command, words, tmp_path):
 def test_output_that_cannot_be_written_is_an_error_of_one_line(name, output, tmp_path):
     if output == ">/dev/full" and not os.path.exists("/dev/full"):
         pytest.skip("no /dev/full here")
-    done = shell(f'"$0" -m "$@" {output}', PRINTING[name], tmp_path)
+    words = [word.format(tmp=tmp_path) for word in PRINTING[name]]
+    command = ["sh", "-c", f'"$0" -m "$@" {output}', sys.executable, *words]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == os.EX_IOERR, done.stderr
     assert done.stderr.startswith("error: cannot write to the standard output: "), done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -82,12 +123,22 @@ def test_a_pipe_whose_reader_has_ended_is_no_error(words):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("module", LOADING)
-def test_ctrl_c_while_modules_load_is_one_line(module):
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED_IMPORT, module, LOADING[module]], capture_output=True, text=True
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_lead_nowhere(tmp_path, closed):
+    """The next file gets none of their descriptors, so output of a C++ library or a child process does not reach it."""
+    script = f"""
+import os, subprocess, sys
+from ddp_course.base.command import begin_command
+begin_command()
+with open({str(tmp_path / "file")!r}, "w") as file:
+    assert file.fileno() > 2
+    os.write(1, b"x"), os.write(2, b"x"), os.read(0, 1)
+    print("x", flush=True), print("x", file=sys.stderr, flush=True), sys.stdin.read(), sys.stderr.isatty()
+    subprocess.run([sys.executable, "-c", "import os; [os.fstat(n) for n in range(3)]"], check=True)
+    file.write("whole")
+"""
+    done = subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", script], timeout=600)
+    assert done.returncode == 0 and (tmp_path / "file").read_text() == "whole"
 
 
 def test_the_doctors_old_command_names_the_new_one():
