@@ -1,4 +1,4 @@
-"""The grader's clock: it counts what an answer computes and how long it stands still, not what others take from it."""
+"""The grader's clock counts the time in which an answer computes or stands still, not the time that others compute."""
 
 import json
 import subprocess
@@ -34,31 +34,34 @@ SLEEP = "import time; time.sleep(60)"
 STARVE = "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nwhile True: pass"  # others go first, always
 
 
-def clock_of(work):
-    """(seconds on the wall, seconds, still) of a clock over a process that does `work`."""
-    script = LOOK.format(work=work)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600, check=True)
-    return json.loads(done.stdout)
+def clocks_of(*works):
+    """For each piece of work: (seconds on the wall, seconds, still) of a clock over a process that does it."""
+    commands = [[sys.executable, "-c", LOOK.format(work=work)] for work in works]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
+    return [json.loads(process.communicate(timeout=600)[0]) for process in processes]
 
 
-@pytest.fixture
-def busy_machine():
-    """Other programs on every core, more than the one that is watched can stand up to."""
+@pytest.fixture(scope="module")
+def on_a_busy_machine():
+    """{work: its clock}, while two other programs for each core compute at a higher priority."""
     others = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(2 * psutil.cpu_count())]
-    yield
-    for other in others:
-        other.kill()
-        other.wait()
+    try:
+        works = [SLEEP, SPIN, *([STARVE] if sys.platform == "linux" else [])]
+        return dict(zip(works, clocks_of(*works), strict=True))
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
 
 
 def test_waiting_counts_in_full():
-    wall, seconds, still = clock_of(SLEEP)
+    [(wall, seconds, still)] = clocks_of(SLEEP)
     assert wall - 1.2 < seconds <= wall
     assert still == seconds
 
 
 def test_computing_is_not_standing_still():
-    _, seconds, still = clock_of(SPIN)
+    [(_, seconds, still)] = clocks_of(SPIN)
     assert seconds > 0 and still < 1.2
 
 
@@ -118,25 +121,25 @@ def test_a_wait_that_has_not_ended_does_not_count(monkeypatch):
     assert clock.seconds == clock.still == 0.0
 
 
-def test_a_wait_is_a_wait_on_a_busy_machine(busy_machine):
-    wall, seconds, still = clock_of(SLEEP)
+def test_a_wait_is_a_wait_on_a_busy_machine(on_a_busy_machine):
+    wall, seconds, still = on_a_busy_machine[SLEEP]
     assert still == seconds > 0.7 * wall
 
 
-def test_computing_on_a_busy_machine_takes_what_it_takes_alone(busy_machine):
-    wall, seconds, _ = clock_of(SPIN)
+def test_computing_on_a_busy_machine_takes_what_it_takes_alone(on_a_busy_machine):
+    wall, seconds, _ = on_a_busy_machine[SPIN]
     if sys.platform == "linux":
         assert seconds < 0.7 * wall  # it gets a third of a core
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says how long a thread waits for a core")
-def test_a_process_that_gets_no_core_does_not_stand_still(busy_machine):
-    wall, seconds, still = clock_of(STARVE)
+def test_a_process_that_gets_no_core_does_not_stand_still(on_a_busy_machine):
+    wall, seconds, still = on_a_busy_machine[STARVE]
     assert still <= seconds < 0.3 * wall
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells what a process waits for")
-def test_who_waits_for_a_disk_does_not_stand_still():
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc says what a process waits for")
+def test_a_process_that_waits_for_a_disk_does_not_stand_still():
     """A parent waits after vfork, until its child ends, as for a disk: in the state D."""
-    wall, seconds, still = clock_of("import ctypes, time; ctypes.CDLL(None).vfork(); time.sleep(5); os._exit(0)")
+    [(wall, seconds, still)] = clocks_of("import ctypes, time; ctypes.CDLL(None).vfork(); time.sleep(5); os._exit(0)")
     assert max(seconds, still) < 0.5 * wall
