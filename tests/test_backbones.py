@@ -1,4 +1,4 @@
-"""Backbones by name: Hugging Face's own loader on a model made here, nanochat's on a stand-in, and real reasons."""
+"""Backbones by name: Hugging Face's loader on models made here, a stand-in for nanochat's, and their error texts."""
 
 import json
 import shutil
@@ -34,24 +34,34 @@ def folder(transformers, tmp_path_factory):
     return make_model(tmp_path_factory.mktemp("gpt2"))
 
 
-def test_a_hugging_face_model_is_read_as_it_reads_itself(transformers, folder):
-    """States and log-probabilities equal those of the model's own forward pass, without padding and in a batch."""
+PROMPTS, COMPLETIONS = TEXTS[:3], ["    y = items\n", "x\n", "print(items[0], item)\n"]
+
+
+def features_gap(model, own):
+    """The largest distance of a feature of a batch from that which transformers' model gives to each text by itself."""
+    states, gaps = [], []
+    own.get_output_embeddings().register_forward_pre_hook(lambda layer, inputs: states.append(inputs[0]))
+    for row, prompt, completion in zip(model.features(PROMPTS, COMPLETIONS), PROMPTS, COMPLETIONS, strict=True):
+        tokens, start = model.tokens(prompt, completion)
+        with torch.no_grad():
+            logits = own(torch.tensor([tokens])).logits[0]
+        likelihood = logits[start - 1 : -1].log_softmax(-1)[range(len(tokens) - start), tokens[start:]]
+        expected = torch.cat([states.pop()[0, start:].mean(0), -likelihood.mean()[None], -likelihood.min()[None]])
+        gaps.append((row - expected).abs().max())
+    return max(gaps)
+
+
+def test_features_of_a_hugging_face_model_in_float64(transformers, folder):
     backbone = load_backbone(prepare_backbone(f"hf:{folder}"))
     assert backbone.name == f"hf:{folder}" and backbone.model.width == 16 and backbone.model.context == 32
     backbone.model.assert_frozen()
     model = RewardModel(backbone, RewardHead(feature_count(16), 8), max_tokens=32, micro_batch_size=3).double()
-    prompts, completions = TEXTS[:3], ["    y = items\n", "x\n", "print(items[0], item)\n"]
-    features = model.features(prompts, completions)
     own = transformers.AutoModelForCausalLM.from_pretrained(folder).double().eval()
-    for row, prompt, completion in zip(features, prompts, completions, strict=True):
+    assert features_gap(model, own) < 1e-12
+    for prompt, completion in zip(PROMPTS, COMPLETIONS, strict=True):
         completed = backbone.encode(completion)
         context = [0, *backbone.encode(prompt)][-(32 - len(completed)) :]
-        with torch.no_grad():
-            outputs = own(torch.tensor([context + completed]), output_hidden_states=True)
-        likelihood = outputs.logits[0, len(context) - 1 : -1].log_softmax(-1)[range(len(completed)), completed]
-        mean = outputs.hidden_states[-1][0, len(context) :].mean(0)
-        expected = torch.cat([mean, -likelihood.mean()[None], -likelihood.min()[None]])
-        assert (row - expected).abs().max() < 1e-12
+        assert model.tokens(prompt, completion) == (context + completed, len(context))
 
 
 COMMON = {"vocab_size": 300, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -93,7 +103,7 @@ ARCHITECTURES = {
 
 
 def save(transformers, folder, path, config, made_by="AutoModelForCausalLM"):
-    """A model of this config, with weights large enough for texts to differ, beside the tokenizer of `folder`."""
+    """Save a model of this config with the tokenizer of `folder`. Its weights are large enough for texts to differ."""
     torch.manual_seed(1)
     model = getattr(transformers, made_by).from_config(config)
     for parameter in model.parameters():
@@ -104,25 +114,14 @@ def save(transformers, folder, path, config, made_by="AutoModelForCausalLM"):
     return f"hf:{path}"
 
 
-@pytest.mark.parametrize("what", ARCHITECTURES)
-def test_an_architecture_is_read_as_it_reads_itself(transformers, folder, tmp_path, what):
-    """The features of a batch equal those from the logits that the model itself gives to each text alone."""
-    kind, sizes = ARCHITECTURES[what]
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_features_of_an_architecture(transformers, folder, tmp_path, architecture):
+    kind, sizes = ARCHITECTURES[architecture]
     name = save(transformers, folder, tmp_path, getattr(transformers, kind)(**sizes))
     backbone = load_backbone(name)
-    width = backbone.model.width
-    model = RewardModel(backbone, RewardHead(feature_count(width), 8), max_tokens=32, micro_batch_size=3)
-    prompts, completions = TEXTS[:3], ["    y = items\n", "x\n", "print(items[0], item)\n"]
-    features = model.features(prompts, completions)
-    own, read = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval(), []
-    own.get_output_embeddings().register_forward_pre_hook(lambda layer, inputs: read.append(inputs[0]))
-    for row, prompt, completion in zip(features, prompts, completions, strict=True):
-        tokens, start = model.tokens(prompt, completion)
-        with torch.no_grad():
-            logits = own(torch.tensor([tokens])).logits[0]
-        likelihood = logits[start - 1 : -1].log_softmax(-1)[range(len(tokens) - start), tokens[start:]]
-        expected = torch.cat([read.pop()[0, start:].mean(0), -likelihood.mean()[None], -likelihood.min()[None]])
-        assert width == len(row) - 2 and (row - expected).abs().max() < 2e-5
+    head = RewardHead(feature_count(backbone.model.width), 8)
+    model = RewardModel(backbone, head, max_tokens=32, micro_batch_size=3)
+    assert features_gap(model, transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()) < 2e-5
 
 
 NOT_CAUSAL = "a token changes what it makes of earlier ones"  # it would let the padding into the features
@@ -140,11 +139,11 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_a_model_that_is_no_causal_language_model_is_refused_in_one_line(transformers, folder, tmp_path, what):
-    kind, sizes, made_by, message = REFUSED[what]
+@pytest.mark.parametrize("title", REFUSED)
+def test_a_model_that_is_no_causal_language_model_is_refused_in_one_line(transformers, folder, tmp_path, title):
+    kind, sizes, made_by, message = REFUSED[title]
     name = save(transformers, folder, tmp_path, getattr(transformers, kind)(**sizes), made_by)
-    if what == "weights of NaN":
+    if title == "weights of NaN":
         model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
         torch.nn.init.constant_(model.transformer.ln_f.weight, torch.nan)
         model.save_pretrained(tmp_path)
@@ -197,14 +196,14 @@ def test_a_checkpoint_alone_downloads_nothing(monkeypatch, tmp_path):
     pytest.importorskip("transformers")
     import huggingface_hub
 
-    asked = []
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **_: asked.append(name) or str(tmp_path))
+    downloads = []
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **_: downloads.append(name) or str(tmp_path))
     config = {"backbone": "hf:somebody/model", "head_width": 8, "max_tokens": 32, "micro_batch_size": 4}
     saved = checkpoint.save(tmp_path / "run", 1, {"head": {}, "config": config, "identity": {"backbone": "0" * 16}})
     with pytest.raises(InputError, match="hf:somebody/model is no folder of this machine, and is not downloaded"):
         load_reward_model(saved)
-    assert not asked
-    assert prepare_backbone("hf:somebody/model") == f"hf:{tmp_path}" and asked == ["somebody/model"]
+    assert not downloads
+    assert prepare_backbone("hf:somebody/model") == f"hf:{tmp_path}" and downloads == ["somebody/model"]
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch, tmp_path):
@@ -227,11 +226,11 @@ class StandIn(nn.Module):
 
 @pytest.fixture
 def nanochat(monkeypatch):
-    """Its loader, with the signature of the real one, and what it was asked for."""
-    asked = []
+    """A loader with the signature of nanochat's is installed; the list of its calls."""
+    calls = []
 
     def load_model(source, *args, **kwargs):
-        asked.append((source, args, kwargs))
+        calls.append((source, args, kwargs))
         if source == "rl":
             raise FileNotFoundError("No checkpoints found in /somewhere/chatrl_checkpoints")
         torch.manual_seed(1)
@@ -248,10 +247,10 @@ def nanochat(monkeypatch):
     package.checkpoint_manager.load_model = load_model
     monkeypatch.setitem(sys.modules, "nanochat", package)
     monkeypatch.setitem(sys.modules, "nanochat.checkpoint_manager", package.checkpoint_manager)
-    return asked
+    return calls
 
 
-def test_nanochats_own_loader_is_asked(nanochat):
+def test_nanochats_own_loader_is_called(nanochat):
     backbone = load_backbone("nanochat:sft/d20/650")
     device = torch.device("cpu")
     assert nanochat == [("sft", (), {"device": device, "phase": "eval", "model_tag": "d20", "step": 650})]
@@ -267,7 +266,7 @@ def test_nanochats_own_loader_is_asked(nanochat):
         load_backbone("nanochat:rl")
 
 
-def test_a_fingerprint_sees_weights_and_tokenizer_and_no_number_format(tmp_path):
+def test_a_fingerprint_depends_on_weights_and_tokenizer_and_not_on_the_number_format(tmp_path):
     original = load_backbone(f"minigpt:{make_backbone(tmp_path / 'one')}")
     same = load_backbone(f"minigpt:{make_backbone(tmp_path / 'same')}")
     other = load_backbone(f"minigpt:{make_backbone(tmp_path / 'other', seed=2)}")
