@@ -1,4 +1,4 @@
-"""A browser without a window (Debian's chromium), asked over its debugging protocol."""
+"""A headless browser (Debian's chromium), driven through its debugging protocol."""
 
 import json
 import os
@@ -12,11 +12,11 @@ from pathlib import Path
 
 import websocket
 
-SECONDS = 300  # for whatever a page does: a shared machine may be slow
+SECONDS = 300  # time limit of a page: a shared machine may be slow
 
 
 class Browser:
-    """One page. errors: what its console has shown of errors and warnings."""
+    """One page. errors: the errors and warnings in its console."""
 
     def __init__(self, address: str):
         self.errors: list[str] = []

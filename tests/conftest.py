@@ -1,4 +1,4 @@
-"""For every test: one thread per process, a cache of this session's own, and no process left behind."""
+"""For every test: one thread per process, a cache folder of this session, and no process left behind."""
 
 import os
 import re
@@ -14,26 +14,26 @@ import pytest
 from ddp_doctor.launch.supervise import environment_of, sweep
 
 TEST_VARIABLE = "DDP_COURSE_TEST"
-# Processes that a library, or `warm_server`, starts once and keeps as long as this one lives.
+# Processes that a library, or `warm_server`, starts once and keeps until this one ends.
 KEPT = "multiprocessing.resource_tracker", "multiprocessing.forkserver", "compile_worker", "warm_server.py"
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
-# Of the course and of these tests, too, Python keeps what it has compiled: some thousand processes load them.
+# Some thousand processes import the course and these tests: write their bytecode files.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 STARTUP = str(Path(__file__).with_name("startup"))
 if STARTUP not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [STARTUP, os.environ.get("PYTHONPATH")]))
-# jsonschema would take it for checks of addresses, which nbformat does not ask for, and it computes for a second.
+# jsonschema would import this, for a second, to check URIs, which nbformat does not use.
 sys.modules["rfc3987_syntax"] = None
-# A job in a shell's background ignores interrupts, and so would everything that is started here.
+# A job in a shell's background ignores interrupts, and so would every process that is started here.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """The tests of a file go to one worker, for they share what took long to make; those of a notebook likewise."""
+    """The tests of a file go to one worker, since they share slow fixtures; so do the tests of a notebook."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFileOrNotebook(LoadScopeScheduling):
@@ -44,11 +44,11 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 class Progress:
-    """Prints every 30 seconds how far the tests are and which of them run now, and each failure at once."""
+    """Prints every 30 seconds how many tests have ended and which are running, and each failure at once."""
 
     def __init__(self, plugins):
-        self.plugins, self.begin, self.running, self.ended, self.total = plugins, time.monotonic(), {}, 0, 0
-        self.stop = threading.Event()
+        self.plugins, self.begin, self.stop = plugins, time.monotonic(), threading.Event()
+        self.running, self.ended, self.total = {}, 0, 0
 
     def pytest_xdist_node_collection_finished(self, ids):
         self.total = len(ids)
@@ -86,7 +86,7 @@ def pytest_configure(config):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Print what tests have recorded as "table": a worker's own output is not shown."""
+    """Print the property "table" of tests, because pytest does not show a worker's own output."""
     for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed"):
         for name, text in report.user_properties:
             if name == "table":
@@ -95,9 +95,9 @@ def pytest_terminal_summary(terminalreporter):
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_of_this_session(tmp_path_factory):
-    """Token files and the like go to a folder of this session, unless DDP_COURSE_CACHE is already set.
+    """Set DDP_COURSE_CACHE, unless it is set, to a folder of this session for token files, tokenizers and prompts.
 
-    It is one for all workers: a tokenizer and its token files take ten seconds of computing, which each would spend.
+    All workers share it: a tokenizer and its token files take ten seconds to compute.
     """
     folder = tmp_path_factory.getbasetemp()
     folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder  # a worker's is in the session's
@@ -106,9 +106,9 @@ def cache_of_this_session(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def warm_server(tmp_path_factory):
-    """A process from which those of launches can be forked (startup/warm_server.py), and the variables that say so.
+    """A process that forks the ranks of launches (startup/warm_server.py), and the variables that name it to them.
 
-    Where that is not safe: None and no variables.
+    Where forking is not safe: None and no variables.
     """
     if sys.platform != "linux":
         yield None, {}
@@ -127,7 +127,7 @@ def warm_server(tmp_path_factory):
 
 @pytest.fixture
 def warm_launches(warm_server, monkeypatch):
-    """Ranks that this test starts are forked, where that makes no difference; the server from which, or None."""
+    """The ranks of this test's launches are forked, except those of warm_client.COLD. Returns the server, or None."""
     server, variables = warm_server
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -136,7 +136,7 @@ def warm_launches(warm_server, monkeypatch):
 
 @pytest.fixture(scope="module")
 def module_launches_warm(warm_server):
-    """The same for all tests of a file, and what they share."""
+    """The same for all tests of a file and their module fixtures."""
     with pytest.MonkeyPatch.context() as environment:
         for name, value in warm_server[1].items():
             environment.setenv(name, value)
@@ -145,7 +145,7 @@ def module_launches_warm(warm_server):
 
 @pytest.fixture
 def working_folder(tmp_path, monkeypatch):
-    """The test runs in tmp_path; temporary files, also those of processes that it starts, are made in tmp/ of it."""
+    """The test runs in tmp_path; its temporary files, and those of its child processes, are made in tmp_path/tmp."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -154,10 +154,10 @@ def working_folder(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def no_process_left_behind():
-    """Fails a test that leaves a process behind, by name, after having ended it.
+    """Fails a test that leaves a process behind, names the process and ends it.
 
-    Processes are recognised by an environment variable, which reaches those in sessions of their own, too, and
-    whose parents are gone; processes that were forked without an exec, as children of this one.
+    A process belongs to the test if its environment has the test's tag, also in a session of its own or when its
+    parent has ended, or if it was forked from this process without an exec.
     """
     tag = uuid.uuid4().hex
     os.environ[TEST_VARIABLE] = tag
@@ -180,7 +180,7 @@ def no_process_left_behind():
         except psutil.Error:
             continue
     psutil.wait_procs(left, timeout=5)
-    sweep(tag, grace=0, variable=TEST_VARIABLE)  # what they started in the meantime
+    sweep(tag, grace=0, variable=TEST_VARIABLE)  # processes that they started in the meantime
     pytest.fail("the test left processes behind:\n" + "\n".join(names), pytrace=False)
 
 
@@ -194,10 +194,10 @@ def _left_behind(tag, initial):
             ours = child or environment_of(process).get(TEST_VARIABLE) == tag
             if not ours or process.status() == psutil.STATUS_ZOMBIE:
                 continue
-            # A fork of one of them has the same command line, and is not kept.
+            # A fork of a kept process has the same command line, but is not kept.
             direct = process.ppid() == os.getpid()
             if not (direct and any(name in " ".join(process.cmdline()) for name in KEPT)):
                 left.append(process)
         except psutil.Error:
-            continue  # ended meanwhile, or not ours to look at
+            continue  # it has ended, or this user may not inspect it
     return left

@@ -1,6 +1,6 @@
-"""A rank of parallel_ddp.py up to the moment when its part of the model is there, given the trainer's flags.
+"""A rank of parallel_ddp.py, given its flags, that ends when its part of the model has been constructed.
 
-Prints the bytes by which the process grew meanwhile, and those of the parameters that it holds.
+Prints the bytes by which the process grew meanwhile, and the bytes of its parameters.
 """
 
 import ctypes
@@ -17,18 +17,18 @@ from ddp_course.training.command_line import parse
 UNIT = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, in bytes
 
 
-class Built(Exception):
-    """The model is there."""
+class Constructed(Exception):
+    """Ends the trainer after the construction of its model."""
 
 
 def peak() -> int:
-    """The largest size that this process had so far."""
+    """The largest resident size of this process so far, in bytes."""
     return UNIT * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def main() -> None:
     sizes = {}
-    if sys.platform == "linux":  # glibc keeps what is freed, now more, now less; above 64 KiB, nothing
+    if sys.platform == "linux":  # let glibc return every freed block above 64 KiB to the system
         ctypes.CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD
 
     def note_start(*arguments):
@@ -37,7 +37,7 @@ def main() -> None:
     def note_end(stage, *arguments):
         locals_of_shards = [getattr(p, "_local_tensor", p) for p in stage.parameters()]
         sizes.update(end=peak(), own=sum(local.nbytes for local in locals_of_shards))
-        raise Built
+        raise Constructed
 
     config = parse(parallel_ddp.PRESETS, sys.argv[1:])
     with (
@@ -47,7 +47,7 @@ def main() -> None:
     ):
         try:
             parallel_ddp.train(config)
-        except Built:
+        except Constructed:
             pass
     print(json.dumps({"grown": sizes["end"] - sizes["start"], "own": sizes["own"]}))
 

@@ -1,4 +1,4 @@
-"""Waits for a run, signals its ranks, cuts its checkpoints back, damages its files."""
+"""Disturbs runs: waits for a condition, signals ranks, removes checkpoints, damages files, fills a disk."""
 
 import contextlib
 import os
@@ -24,14 +24,14 @@ def wait_until(condition: Callable[[], object], seconds: float = 150) -> bool:
 
 
 def when(condition: Callable[[], object], act: Callable[[], object]) -> threading.Thread:
-    """A thread that waits for `condition`, for as long as the jobs here may take, then acts once."""
+    """Start a thread that calls `act` once when `condition` is true; it waits for at most 600 seconds."""
     thread = threading.Thread(target=lambda: wait_until(condition, seconds=600) and act())
     thread.start()
     return thread
 
 
 def signal_ranks(pid: int, number: int) -> None:
-    """Send a signal to the ranks that the process has started."""
+    """Send a signal to every rank among the descendants of process `pid`."""
     for process in psutil.Process(pid).children(recursive=True):
         try:
             if "RANK" in process.environ():
@@ -41,7 +41,7 @@ def signal_ranks(pid: int, number: int) -> None:
 
 
 def copy_up_to(run_dir: Path, step: int, target: Path) -> Path:
-    """A run directory as a kill right after `step` leaves it: later checkpoints never written, metrics beyond it."""
+    """Copy a run directory without the checkpoints after `step`, as a kill leaves it; the metrics go further."""
     shutil.copytree(run_dir, target)
     for path in target.glob("*/step_*"):
         if int(path.name.removeprefix("step_")) > step:
@@ -57,7 +57,7 @@ def flip_a_bit(path: Path) -> None:
 
 @contextlib.contextmanager
 def full_disk(size: int) -> Iterator[None]:
-    """No file that this process writes grows beyond `size` bytes: a write fails as on a full disk."""
+    """No file that this process writes can grow beyond `size` bytes; a write that would fails as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -67,7 +67,7 @@ def full_disk(size: int) -> Iterator[None]:
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
-    """Every file below a folder."""
+    """The content of every file below a folder."""
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 

@@ -1,4 +1,4 @@
-"""Prints, as JSON, what torch says to the lines behind the messages of notebooks/symptoms.md: {message: text}."""
+"""Runs the lines that cause the messages of notebooks/symptoms.md, and prints {message: torch's text} as JSON."""
 
 import json
 import os

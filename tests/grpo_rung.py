@@ -1,6 +1,7 @@
-"""Three rounds of GRPO on fixed completions, in float64, as a rank: given WEIGHTS.pt and the names of policies.
+"""Three rounds of GRPO on fixed completions, in float64, as a rank: python grpo_rung.py WEIGHTS.pt POLICY...
 
-Prints {"POLICY, FAULT": metrics}; rank 0 saves the weights by the same titles. A fault is a mistake to be noticed.
+Prints {"POLICY, FAULT": metrics}; rank 0 saves the weights by the same titles. A fault is a mistake in the training
+that test_grpo.py has to notice.
 """
 
 import copy
@@ -49,7 +50,7 @@ class Length:
 
 
 def models(name):
-    """Policy, reference, tokenizer and what stands before a prompt."""
+    """Policy, reference, tokenizer, and the tokens before a prompt."""
     torch.manual_seed(1)
     if name == "minigpt":
         policy, reference = (MiniGPT(MiniGPTConfig(256, 48, 2, 2, 16)).double() for _ in range(2))

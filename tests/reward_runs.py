@@ -26,14 +26,17 @@ def make_backbone(run_dir: Path, seed: int = 1, width: int = 16, context: int = 
     torch.manual_seed(seed)
     sizes = {"layers": 2, "heads": 2, "width": width, "context": context}
     model = MiniGPT(MiniGPTConfig(vocab_size=256, **sizes))
-    for parameter in model.parameters():  # larger than at the start of training, so that texts differ in their states
+    for parameter in model.parameters():  # larger than usual initial weights, so that texts differ in their states
         torch.nn.init.normal_(parameter, std=0.2)
     config = sizes | {"tokenizer_state": tokenizer.build("bytes", []).state()}
     return checkpoint.save(run_dir, 1, {"step": 1, "config": config, "model": model.state_dict()})
 
 
 def make_pairs(folder: Path, train: int = 60, held_out: int = 24, learnable: bool = False) -> Path:
-    """Ragged pairs, some beyond the context. Learnable: chosen texts are of small letters, rejected of large ones."""
+    """Write pairs of different lengths, some longer than the context.
+
+    learnable: chosen texts have lower-case letters only, rejected texts upper-case letters only.
+    """
     choose = random.Random(7)
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -52,7 +55,7 @@ def make_pairs(folder: Path, train: int = 60, held_out: int = 24, learnable: boo
 
 
 def run_cases(cases: list[tuple[list[str], str]]) -> None:
-    """Each run in turn, in one process group. A fault is a mistake that a test wants to see noticed."""
+    """Run each case in turn in one process group. A fault is a mistake that a test has to notice."""
     healthy = density.factors
     with one_process_group() as world:
         for flags, fault in cases:

@@ -1,4 +1,7 @@
-"""A trainer of which a rank gets SIGTERM in the middle of a step: TRAINER STEP ASK, and the trainer's own words."""
+"""A trainer whose last rank gets SIGTERM within a step.
+
+python tests/stopped_within_a_step.py TRAINER STEP CALL FLAGS...
+"""
 
 import collections
 import contextlib
@@ -14,15 +17,15 @@ from ddp_course.training import command_line, loop
 
 
 @contextlib.contextmanager
-def stopped_within(step: int, ask: int):
-    """The last rank gets SIGTERM where the ranks ask each other for the `ask`-th time in `step`, counted from 0."""
-    asks, counts = loop.TrainingLoop.abandons_step, collections.Counter()
+def stopped_within(step: int, call: int):
+    """The last rank gets SIGTERM at the `call`-th call of `abandons_step` in `step`, counted from 0."""
+    abandons_step, counts = loop.TrainingLoop.abandons_step, collections.Counter()
 
     def signalled(self) -> bool:
         counts[self.step] += 1
-        if counts[step] == ask and dist.get_rank() == dist.get_world_size() - 1:
+        if counts[step] == call and dist.get_rank() == dist.get_world_size() - 1:
             os.kill(os.getpid(), signal.SIGTERM)
-        return asks(self)
+        return abandons_step(self)
 
     with (
         mock.patch.object(loop, "LONGEST_SILENCE", 0),
@@ -32,8 +35,8 @@ def stopped_within(step: int, ask: int):
 
 
 if __name__ == "__main__":
-    name, step, ask = sys.argv[1:4]
+    name, step, call = sys.argv[1:4]
     del sys.argv[1:4]
     trainer = importlib.import_module(f"ddp_course.{name}")
-    with stopped_within(int(step), int(ask)):
+    with stopped_within(int(step), int(call)):
         command_line.run(trainer.train, trainer.PRESETS)

@@ -1,8 +1,12 @@
 """Runs of trainers, one after the other in one process group: given JOBS.json, a list of jobs.
 
-A job is a dict with `script` (one of TRAINERS), `flags` and, if it is to go wrong, the name of a FAULT. `copy`: [from,
-up to step, to], made first. `printed`: rank R writes what the job printed to the file printed_R in this folder. Rank 0
-prints the outcomes and the bytes of each all-reduce, as a line of JSON.
+A job is a dict with `script`, one of TRAINERS, and `flags`. Optional keys:
+
+fault      the name of one of FAULTS
+copy       [run directory, step, target]: before the job the run directory is copied, without later checkpoints
+printed    a folder, into whose file printed_R rank R writes what the job printed
+
+Each rank prints the outcomes and the bytes of its all-reduces, as a line of JSON.
 """
 
 import contextlib
@@ -72,7 +76,7 @@ def stopped_in_the_second_step(trainer=diloco_ddp, name="clip_grad_norm_"):
 
 
 def without(*names: str) -> Callable:
-    """A checkpoint that lacks these of what DiLoCo saves."""
+    """The mistake: DiLoCo's part of a checkpoint lacks these entries."""
     save = DiLoCo.state_dict
     return patch(DiLoCo, "state_dict", lambda self: {name: x for name, x in save(self).items() if name not in names})
 
@@ -115,8 +119,8 @@ def apart_on_dp(shards, mesh, average=parameter_shards.average_expert_gradients)
             shard.parameter.grad.to_local().mul_(1 + mesh.dp.rank)
 
 
-def silent(module) -> Callable:
-    """Its all-reduces do nothing."""
+def without_all_reduce(module) -> Callable:
+    """The mistake: the module's all-reduces do nothing."""
     names = {name: getattr(dist, name) for name in ("group", "all_gather", "all_gather_object")}
     return patch(module, "dist", SimpleNamespace(all_reduce=lambda *_, **__: None, **names))
 
@@ -138,7 +142,7 @@ def divided_again(self, inputs, targets, scale, run=Pipeline.forward_backward, *
 
 
 def sgd(model, _, decay):
-    """minigpt_ddp.py knows AdamW only; here it takes what diloco_ddp.py does for --inner sgd."""
+    """The optimizer of diloco_ddp.py with --inner sgd, for minigpt_ddp.py, which has AdamW only."""
     return diloco_ddp.make_inner(diloco_ddp.DiLoCoConfig(inner="sgd", weight_decay=decay), model)
 
 
@@ -149,8 +153,8 @@ FAULTS = {
     "stopped experts": lambda: stopped_in_the_second_step(experts_ddp, "clip_gradients"),
     "experts averaged over the ranks": patch(experts_ddp, "add_gradients", averaged),
     "gradients not added": patch(experts_ddp, "add_gradients", nothing),
-    "balance of the own choices": silent(experts_ddp),
-    "own norm": silent(parameter_shards),
+    "balance of the own choices": without_all_reduce(experts_ddp),
+    "own norm": without_all_reduce(parameter_shards),
     "wrong sign": patch(DiLoCo, "_local_weights", wrong_sign),
     "weights are not handed out": patch(DiLoCo, "_copy_to_model", nothing),
     "no message": patch(dist, "all_reduce", small_only),
@@ -181,15 +185,15 @@ FAULTS = {
     ),
     "ep: a copy of an expert apart": patch(parallel_ddp, "average_expert_gradients", apart_on_dp),
     "stopped fine-tuning": lambda: stopped_in_the_second_step(finetune_ddp),
-    "stopped within a step": lambda: stopped_within(2, ask=2),
-    "stopped while sampling": lambda: stopped_within(7, ask=1),
+    "stopped within a step": lambda: stopped_within(2, call=2),
+    "stopped while sampling": lambda: stopped_within(7, call=1),
     "own answer tokens": patch(finetune_ddp, "count_targets", own_answer_tokens),
     "stopped mesh": lambda: stopped_in_the_second_step(parallel_ddp, "clip_gradients"),
 }
 
 
 def outcome(job: dict, world) -> str:
-    """The outcome of the job: an exit code, or the error that it raised."""
+    """Run the job. Returns its exit code, or the error that it raised."""
     if world.is_main and "copy" in job:
         source, step, target = job["copy"]
         copy_up_to(Path(source), step, Path(target))
@@ -223,7 +227,7 @@ def reduced() -> list[tuple[int, int]]:
 
 
 def main() -> None:
-    # Runs on the same mesh share its groups: each has threads of its own, and with 50 meshes a rank has hundreds.
+    # Jobs on equal meshes share their groups. Each group has threads, and 50 meshes would give a rank hundreds.
     one_mesh_per_size = mock.patch.object(parallel_ddp, "Mesh", functools.cache(Mesh))
     with one_process_group() as world, one_mesh_per_size:
         outcomes, sent = [], []

@@ -23,8 +23,8 @@ from ddp_course.training.command_line import parse
 
 ROOT = Path(__file__).parent.parent
 TRAINER = ROOT / "ddp_course" / "minigpt_ddp.py"
-RECORDED_LOGS = ROOT / "doctor/tests/logs"  # a text that no edit of the course changes, nor what these tests train on
-# A text to train on that is read in a moment.
+RECORDED_LOGS = ROOT / "doctor/tests/logs"  # a text to train on that no edit of the course changes
+# A short text to train on.
 CODE = "".join(f"def function_{n}(a, b={n}):\n    c = a + {n} * b\n    return c\n\n\n" for n in range(80))
 
 
@@ -50,22 +50,22 @@ def launch(run_dir: Path, *flags: object, **more: object) -> Run:
 
 
 def train(run_dir: Path, *flags: object, nproc: int = 2, exit_code: int = 0) -> Run:
-    """The same on `nproc` processes, without torchrun."""
+    """Run the trainer on `nproc` processes into `run_dir`, without torchrun."""
     return warm.ranks(TRAINER, *arguments(run_dir, *flags), nproc=nproc, exit_code=exit_code)
 
 
 def train_alone(run_dir: Path, *flags: object) -> subprocess.CompletedProcess:
-    """The same on one process, which may fail."""
+    """Run the trainer as one process into `run_dir`; it may fail."""
     return warm.single_process(TRAINER, *arguments(run_dir, *flags))
 
 
 def train_here(run_dir: Path, *flags: object) -> str:
-    """The same in this process; returns what it printed."""
+    """Run the trainer in this process into `run_dir`. Returns what it printed."""
     return in_this_process(minigpt_ddp.train, parse(minigpt_ddp.PRESETS, arguments(run_dir, *flags)))
 
 
 def in_this_process(train: Callable[[object], None], config: object) -> str:
-    """Call a launchable's `train` as one process, and leave this one as it was. Returns what it printed."""
+    """Call a launchable's `train` as one process, then restore the signal handlers. Returns what it printed."""
     handlers, printed = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}, io.StringIO()
     try:
         with contextlib.redirect_stdout(printed):
@@ -78,7 +78,7 @@ def in_this_process(train: Callable[[object], None], config: object) -> str:
 
 
 def train_in_turn(runs: list[list[str]], nproc: int, folder: Path) -> None:
-    """Make all runs, each given by its `arguments`, on the same `nproc` processes, or in this one process."""
+    """Run the trainer once for each command line of `runs`, on the same `nproc` processes, or in this process."""
     if nproc == 1:
         for flags in runs:
             in_this_process(minigpt_ddp.train, parse(minigpt_ddp.PRESETS, flags))
@@ -112,7 +112,7 @@ def assert_moments_equal(ours: dict, theirs: dict) -> None:
 
 @contextlib.contextmanager
 def one_process_group() -> Iterator[World]:
-    """One group for several runs of a launchable in this process, instead of one each."""
+    """A process group for several runs of a launchable in this process."""
     world = process_group.start(60, "cpu")
     yield world
     process_group.stop()
