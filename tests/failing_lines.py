@@ -109,7 +109,7 @@ def frozen():
     return nn.Linear(1, 1).requires_grad_(False)
 
 
-BEFORE = {  # there is a group
+WITHOUT_GROUP = {  # without an initialized process group
     "Default process group has not been initialized, please make sure to call init_process_group.": lambda: (
         DistributedSampler(range(4))
     ),
@@ -124,7 +124,7 @@ BEFORE = {  # there is a group
     "Application timeout caused pair closure": after_a_timeout,
     "CheckpointException ranks:dict_keys([0])": lambda: dcp.load({}, checkpoint_id=FOLDER),
 }
-AFTER = {
+WITH_GROUP = {
     "trying to initialize the default process group twice!": join,
     "DistributedDataParallel device_ids and output_device arguments only work with single-device/multiple-device GPU "
     "modules or CPU modules, but got device_ids [0], output_device None, and module parameters {device(type='cpu')}.": (
@@ -184,7 +184,7 @@ AFTER = {
 
 
 def output_of(line) -> str:
-    """The exception and the warnings of a call, as a reader sees them."""
+    """The exception and the warnings of a call, as Python prints them."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -196,8 +196,8 @@ def output_of(line) -> str:
 
 
 if __name__ == "__main__":
-    texts = {message: output_of(line) for message, line in BEFORE.items()}
+    texts = {message: output_of(line) for message, line in WITHOUT_GROUP.items()}
     join()
-    texts |= {message: output_of(line) for message, line in AFTER.items()}
+    texts |= {message: output_of(line) for message, line in WITH_GROUP.items()}
     print(json.dumps(texts), flush=True)
     os._exit(0)  # DDP's replicas still hold the group

@@ -1,4 +1,4 @@
-"""A job's driver calls the answer's function on each rank; the modules that a job loads are there before its ranks."""
+"""A job's driver calls the answer's function on each rank; the modules of `loads` are imported before the fork."""
 
 import os
 import sys
@@ -14,9 +14,9 @@ import sys
 import torch
 import torch.distributed as dist
 
-def drive(function, what):
-    return {"handed": what, "doubled": function(torch.ones(2, dtype=torch.float64)), "loaded": "wave" in sys.modules,
-            "rank": dist.get_rank()}
+def drive(function, argument):
+    doubled = function(torch.ones(2, dtype=torch.float64))
+    return {"argument": argument, "doubled": doubled, "loaded": "wave" in sys.modules, "rank": dist.get_rank()}
 """
 CALLS = (Call([("a",), ("b",)], ""), Call([("c",), ("d",)], ""))
 DRIVEN = Job(2, function="double", calls=CALLS, driver=True, loads=("wave",))
@@ -45,9 +45,9 @@ def record_of(tmp_path_factory):
     return {name: record for name, [record] in zip(ANSWERS, records, strict=True)}
 
 
-def test_a_driver_is_handed_the_function_and_the_arguments(record_of):
+def test_a_driver_gets_the_function_and_the_arguments(record_of):
     results = [result for case in cases([record_of["right"]]) for result in case.results]
-    assert [(result["handed"], result["rank"]) for result in results] == [("a", 0), ("b", 1), ("c", 0), ("d", 1)]
+    assert [(result["argument"], result["rank"]) for result in results] == [("a", 0), ("b", 1), ("c", 0), ("d", 1)]
     assert all(result["doubled"].tolist() == [2.0, 2.0] for result in results)
     if sys.platform == "linux":  # elsewhere ranks are not forked
         assert all(result["loaded"] for result in results)
@@ -58,7 +58,7 @@ def test_a_missing_function_and_an_error_in_a_function_are_blamed_on_the_answer(
     answer.write_text(ANSWERS["raises"][0])
     missing = record_of["missing"]
     assert run_failure(missing, answer)[1] == "function missing"
-    # A rank that misses the function may have left before the other one was connected.
+    # A rank without the function may have ended before the other was connected.
     missing.ranks[0] = RankRecord(raised={"type": "RuntimeError", "text": "Connection closed by peer", "line": None})
     assert run_failure(missing, answer)[1] == "function missing"
     state, check, observed, look = run_failure(record_of["raises"], answer)

@@ -1,4 +1,4 @@
-"""Notes of a rank can be read however it ended, and reading them runs no code."""
+"""The notes of a rank can be read whatever its end was, and reading them runs no code."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from ddp_course.grader.harness.notes import TOO_LARGE, UNREADABLE, Notes, Operat
 pytestmark = pytest.mark.smoke
 
 
-def test_what_was_returned_comes_back(tmp_path):
+def test_returned_values_are_read_back(tmp_path):
     large = torch.arange(1_000_000, dtype=torch.float64)
     returned = {
         "tensors": [large[:2], torch.tensor(True), torch.nn.Parameter(torch.ones(2))],
@@ -46,7 +46,7 @@ def test_a_very_large_result_is_left_out(tmp_path):
     assert read_rank(tmp_path, 0).results == [TOO_LARGE]
 
 
-def test_a_sudden_end_costs_nothing_that_was_noted(tmp_path):
+def test_a_sudden_end_loses_no_note(tmp_path):
     notes = Notes(tmp_path, 0)
     notes.returned(0, 1.5, [])
     notes({"raised": {"type": "ValueError"}})
@@ -65,7 +65,7 @@ class RunsCode:
         return os.mkdir, (self.path,)
 
 
-def test_what_an_answer_puts_there_itself_is_not_run(tmp_path):
+def test_files_that_an_answer_writes_among_the_notes_run_no_code(tmp_path):
     torch.save([RunsCode(str(tmp_path / "ran")), []], tmp_path / "rank_0.0.pt")
     (tmp_path / "rank_0.1.pt").write_bytes(b"no file of torch")
     torch.save(3, tmp_path / "rank_0.2.pt")

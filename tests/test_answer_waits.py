@@ -1,4 +1,4 @@
-"""In the grader a collective brings what it always brings, but only when it has been waited for."""
+"""In the grader the result of a collective is there only after a wait for it."""
 
 from pathlib import Path
 
@@ -14,24 +14,30 @@ EVERY_COLLECTIVE = """
 import torch
 import torch.distributed as dist
 
-RANK = lambda: float(dist.get_rank())
-
 def started():
     '''(name, what it fills, the Work) of each collective on two ranks, started and not waited for.'''
-    own, pair, parts = torch.full((2,), RANK()), torch.zeros(4), [torch.zeros(2), torch.zeros(2)]
-    halves = [torch.full((2,), RANK()), torch.full((2,), RANK() + 10)]
-    root = dist.get_rank() == 0
-    out = lambda: torch.zeros(2)
-    x = own.clone(); yield "all_reduce", x, dist.all_reduce(x, async_op=True)
-    x = own.clone(); yield "broadcast", x, dist.broadcast(x, 1, async_op=True)
-    x = own.clone(); yield "reduce", x, dist.reduce(x, 0, async_op=True)
+    rank, root = float(dist.get_rank()), dist.get_rank() == 0
+    own, pair, parts = torch.full((2,), rank), torch.zeros(4), [torch.zeros(2), torch.zeros(2)]
+    halves = [torch.full((2,), rank), torch.full((2,), rank + 10)]
+    x = own.clone()
+    yield "all_reduce", x, dist.all_reduce(x, async_op=True)
+    x = own.clone()
+    yield "broadcast", x, dist.broadcast(x, 1, async_op=True)
+    x = own.clone()
+    yield "reduce", x, dist.reduce(x, 0, async_op=True)
     yield "all_gather", parts, dist.all_gather(parts, own, async_op=True)
     yield "all_gather_into_tensor", pair, dist.all_gather_into_tensor(pair, own, async_op=True)
-    all_own = [out(), out()]; yield "gather", all_own, dist.gather(own, all_own if root else None, async_op=True)
-    x = out(); yield "scatter", x, dist.scatter(x, halves if root else None, async_op=True)
-    x = out(); yield "reduce_scatter", x, dist.reduce_scatter(x, halves, async_op=True)
-    x = torch.zeros(4); yield "all_to_all_single", x, dist.all_to_all_single(x, torch.cat(halves), async_op=True)
-    x = out(); yield "irecv", x, (dist.isend(own, 1 - dist.get_rank()), dist.irecv(x, 1 - dist.get_rank()))[1]
+    all_own = [torch.zeros(2), torch.zeros(2)]
+    yield "gather", all_own, dist.gather(own, all_own if root else None, async_op=True)
+    x = torch.zeros(2)
+    yield "scatter", x, dist.scatter(x, halves if root else None, async_op=True)
+    x = torch.zeros(2)
+    yield "reduce_scatter", x, dist.reduce_scatter(x, halves, async_op=True)
+    x = torch.zeros(4)
+    yield "all_to_all_single", x, dist.all_to_all_single(x, torch.cat(halves), async_op=True)
+    x, peer = torch.zeros(2), 1 - dist.get_rank()
+    dist.isend(own, peer)
+    yield "irecv", x, dist.irecv(x, peer)
 
 def flat(value):
     return torch.cat(value).tolist() if isinstance(value, list) else value.tolist()
@@ -41,7 +47,7 @@ def calls(how):
     for name, value, work in started():
         unwaited = flat(value)
         if how == "wait" or (how != "never" and name in ("all_to_all_single", "reduce_scatter", "irecv")):
-            work.wait()  # gloo knows no future of these, and only here whether they are done
+            work.wait()  # with gloo these have no future, and is_completed is false until the wait
         elif how == "future":
             work.get_future().wait()
         elif how == "poll":
@@ -63,7 +69,7 @@ def calls():
         work.wait()
     return received
 """
-AFTER = {  # by rank
+RESULTS = {  # {collective: the values on each rank}
     "all_reduce": ([1.0, 1.0], [1.0, 1.0]),
     "broadcast": ([1.0, 1.0], [1.0, 1.0]),
     "all_gather": ([0.0, 0.0, 1.0, 1.0],) * 2,
@@ -88,17 +94,17 @@ def records(tmp_path_factory):
     return of_every, of_twice
 
 
-def test_a_result_is_there_when_it_has_been_waited_for_and_not_before(records):
+def test_a_result_is_there_after_a_wait_and_not_before(records):
     record, _ = records
     assert run_failure(record, Path("answer.py")) is None
     for case in cases([record]):
         for rank, results in enumerate(case.results):
-            for name, right in AFTER.items():
+            for name, expected in RESULTS.items():
                 unwaited, waited = (torch.tensor(values) for values in results[name])
                 if case.scenario == "never":
                     assert torch.equal(waited.nan_to_num(-1), unwaited.nan_to_num(-1)), (name, rank)
                 else:
-                    assert waited.tolist() == right[rank], (case.scenario, name, rank, results[name])
+                    assert waited.tolist() == expected[rank], (case.scenario, name, rank, results[name])
                 if name == "irecv":
                     assert unwaited.isnan().all(), "fresh memory might hold the right values by chance"
     assert "only starts all_reduce" in missing_wait([record])
@@ -119,6 +125,6 @@ def test_a_future_may_end_an_operation_while_another_is_read(monkeypatch):
     assert list(pending.unfinished) == [0, 2]
 
 
-def test_what_the_grader_copies_is_no_reading_of_the_answer(records):
+def test_a_copy_that_the_grader_makes_is_no_read_of_the_answer(records):
     _, record = records
     assert run_failure(record, Path("answer.py")) is None and not missing_wait([record])

@@ -44,7 +44,9 @@ CASES = {
     ),
     "not a number": Case("--steps many", "--steps must be a whole number, not 'many'", 2),
     "no steps": Case("--steps 0", "--steps must be at least 1, not 0", 2),
-    "a negative clip, which would climb": Case("--gradient-clip -1", "--gradient-clip must be at least 0, not -1.0", 2),
+    "a negative clip, which would ascend": Case(
+        "--gradient-clip -1", "--gradient-clip must be at least 0, not -1.0", 2
+    ),
     "a rate that is no number": Case("--learning-rate nan", "--learning-rate must be at least 0, not nan", 2),
     "dropout of more than all": Case("--dropout 1.5", "--dropout must be from 0 to below 1, not 1.5", 2),
     "a validation on nothing": Case("--validation-windows 0", "--validation-windows must be at least 1, not 0", 2),
@@ -150,18 +152,16 @@ def test_a_tracker_that_is_not_installed_is_named_at_once(monkeypatch, name):
 
 
 @pytest.mark.usefixtures("warm_launches")
-@pytest.mark.parametrize(
-    "name", ["unknown flag", "a flag twice", "tokens per update that do not divide", "missing data"]
-)
-def test_one_of_several_ranks_speaks(tmp_path, name):
-    rank_timeout = 3600  # longer than the run may take: a rank that waits for the other one does not give up
+@pytest.mark.parametrize("name", ["unknown flag", "tokens per update that do not divide", "missing data"])
+def test_one_of_several_ranks_prints_the_error(tmp_path, name):
+    rank_timeout = 3600  # longer than the run may take, so that no rank stops waiting for the other
     flags = CASES[name].flags.format(tmp=tmp_path).split()
     with pytest.raises(RunFailed) as failed:
         words = ["--preset", "tiny", "--run-dir", tmp_path / "run", "--timeout-seconds", rank_timeout, *flags]
         torchrun(TRAINER, *words, nproc=2, quiet=True, timeout=600)
     run = failed.value.run
-    spoken = [line for lines in run.lines.values() for line in lines if line.startswith("error: ")]
-    assert len(spoken) == 1 and spoken[0] in str(failed.value)
+    errors = [line for lines in run.lines.values() for line in lines if line.startswith("error: ")]
+    assert len(errors) == 1 and errors[0] in str(failed.value)
     assert not any("Traceback" in line for lines in run.lines.values() for line in lines)
 
 
@@ -173,8 +173,8 @@ def test_one_of_several_ranks_speaks(tmp_path, name):
         (["--steps", "many"], "--steps must be a whole number, not 'many'"),
     ],
 )
-def test_every_rank_knows_what_is_wrong_with_a_flag(monkeypatch, flags, message):
-    """Every rank raises the whole message: rank 1 prints it if rank 0 is slow."""
+def test_every_rank_raises_the_whole_message_of_a_wrong_flag(monkeypatch, flags, message):
+    """Rank 1 prints it if rank 0 is slow."""
     messages = []
     for rank in "0", "1":
         monkeypatch.setenv("RANK", rank)
@@ -215,8 +215,8 @@ def test_a_checkpoint_that_cannot_be_used_is_refused(finished_run, tmp_path, dam
 
 
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="needs root on Linux to make a small disk")
-def test_a_full_disk_ends_the_run_and_spares_what_is_saved(tmp_path):
-    """Room for one checkpoint and not for two: the second fails on rank 0, and both ranks leave."""
+def test_a_full_disk_ends_the_run_and_keeps_the_saved_checkpoint(tmp_path):
+    """The disk has room for one checkpoint and not for two."""
     script = f"""
 mount -t tmpfs -o size=2500k tmpfs {tmp_path} || exit 77
 {sys.executable} {TRAINER} --preset tiny --steps 4 --checkpoint-every 1 --keep-checkpoints 0 --run-dir {tmp_path}/run
@@ -231,7 +231,7 @@ echo "exit code $?" && ls -A {tmp_path}/run/checkpoints
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
-def test_a_disk_that_fills_up_in_mid_run_ends_both_ranks_without_a_traceback(tmp_path):
+def test_metrics_that_cannot_be_written_end_both_ranks_without_a_traceback(tmp_path):
     """Rank 0 alone writes metrics, so it ends while rank 1 is in a collective. There is no torchrun to end rank 1."""
     script = tmp_path / "full.py"
     script.write_text(f"""
@@ -256,8 +256,8 @@ command_line.run(minigpt_ddp.train, minigpt_ddp.PRESETS)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
-def test_an_output_that_cannot_be_written_stops_the_run_and_costs_nothing(tmp_path):
-    """As with `> log` on a full disk, or `| head`: it saves after the step, says why in one line, can be resumed."""
+def test_an_output_that_cannot_be_written_stops_the_run_after_a_checkpoint(tmp_path):
+    """As with `> log` on a full disk, or `| head`."""
     words = arguments(tmp_path / "run", *"--steps 100000 --checkpoint-every 0 --validate-every 0".split())
     with open("/dev/full", "w") as full:
         done = subprocess.run(

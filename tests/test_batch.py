@@ -1,4 +1,4 @@
-"""The answers of a class: each is graded by itself, whatever another does; the grades in three formats."""
+"""The answers of a class: no answer changes the grade of another; the grades in three formats."""
 
 import csv
 import json
@@ -21,7 +21,7 @@ def global_mean(values):
     os.kill(os.getppid(), signal.SIGKILL)
 """
 
-# Tries to write outside its folder, and prints its user and what it sees of the machine.
+# Tries to write outside its folder, and prints its user, its network interfaces and how many processes it sees.
 SPIES = """
 import os
 import socket
@@ -51,7 +51,7 @@ def submit(folder, **answers):
             (folder / student / "02_1.py").write_text(text)
 
 
-def test_one_students_crash_harms_no_other(tmp_path, capsys):
+def test_a_students_crash_changes_no_other_grade(tmp_path, capsys):
     answers, results = tmp_path / "answers", tmp_path / "results"
     ben = HOSTILE.replace("RESULTS", str(results))
     submit(answers, ann=RIGHT, ben=ben, cleo=RAISES + '\nprint("\\x00\\x1b")\n', dora="", ed=RIGHT)
@@ -81,7 +81,7 @@ def spying_answer(tmp_path_factory):
     return sandbox, batch.grade_student(files, ["02.1"], {"02.1": 1.0}, 100, sandbox)["02.1"].verdict.printed[0]
 
 
-def test_an_answer_sees_no_network_and_no_other_process(spying_answer):
+def test_an_answer_has_no_network_and_sees_no_other_process(spying_answer):
     sandbox, printed = spying_answer
     if not sandbox:
         pytest.skip("this system creates no network namespace")

@@ -1,4 +1,4 @@
-"""The calculators' Python without a browser: the zip of their modules is enough, and answers as the commands do."""
+"""The calculators' Python without a browser: the zip of their modules suffices, and prints what the commands print."""
 
 import importlib
 import json
@@ -139,6 +139,6 @@ def test_the_sampler_gives_each_rank_the_samples_that_torchs_gives(ask, samples,
         ("ring", "--ranks 4 --step -1"),
     ],
 )
-def test_such_a_page_says_in_one_sentence_what_is_wrong(ask, command, arguments):
+def test_wrong_arguments_of_a_page_are_one_sentence(ask, command, arguments):
     answer = ask(command, arguments)
     assert answer["text"].startswith("error: ") and answer["text"].count("\n") == 1 and not answer["pictures"]

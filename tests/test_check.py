@@ -1,4 +1,4 @@
-"""The grader whatever the answer does: four states, exit codes, hints; it ends in time and leaves nothing behind."""
+"""The grader with any answer: four states, exit codes, hints; it ends in time and leaves nothing behind."""
 
 import contextlib
 import json
@@ -138,7 +138,7 @@ def test_one_more_hint_at_each_call(monkeypatch):
         hint("09.9")
 
 
-# ---- answers that do what they like ------------------------------------------------------------------------------
+# ---- hostile and broken answers ----------------------------------------------------------------------------------
 
 HOSTILE = {  # name: (answer, state, message)
     "raises_on_one_rank": (
@@ -170,14 +170,14 @@ HOSTILE = {  # name: (answer, state, message)
     "writes_a_file": ("open('litter', 'w').write('x')\nimport tempfile\ntempfile.mkstemp()\n" + RIGHT, "passed", ""),
     "kills_the_store": (
         "import os\nimport psutil\nimport torch.distributed as dist\ndef global_mean(values):\n"
-        "    dist.barrier()\n"  # until all are in the group: a rank that is still joining would wait for ever
+        "    dist.barrier()\n"  # until all are in the group: a rank that is still joining would wait forever
         "    store = min(psutil.Process(os.getppid()).children(), key=lambda child: child.create_time())\n"
         "    os.kill(store.pid, 9)",
         "wrong",
         "lost contact",
     ),
     "forks": ("import os\nimport time\n" + RIGHT + "\nif os.fork() == 0:\n    time.sleep(60)", "passed", ""),
-    "forks_and_goes_on": (
+    "forks_and_continues": (
         RIGHT.replace("def global_mean(values):", "import os\ndef global_mean(values):\n    os.fork()"),
         "passed",
         "",
@@ -204,7 +204,7 @@ def test_each_answer_gets_its_state_and_message():
     assert crashed.printed[rank] == line and f"rank {rank} printed: {line}" in repr(crashed)
 
 
-def test_a_lane_that_dies_spoils_no_answer_of_another(monkeypatch):
+def test_a_lane_that_dies_affects_no_answer_of_another(monkeypatch):
     job, limits = Job(1, script=Path(write(RIGHT)), may_fail=True), []
 
     @contextlib.contextmanager
@@ -264,22 +264,22 @@ def global_mean(values):
 
 
 @pytest.mark.parametrize(("tries", "state"), [(1, "wrong"), (2, "passed")])
-def test_a_job_that_can_hang_through_nobodys_fault_runs_once_more(tries, state, monkeypatch, tmp_path):
+def test_a_job_that_hangs_once_runs_as_often_as_its_tries(tries, state, monkeypatch, tmp_path):
     question = load("02.1")
     monkeypatch.setattr(question, "jobs", [replace(job, patience=1.0, tries=tries) for job in question.jobs])
     verdict = check("02.1", write(HANGS_ONCE.replace("MARK", repr(str(tmp_path / "hung_before")))))
     assert verdict.state == state, verdict
 
 
-# ---- what the recorder sees --------------------------------------------------------------------------------------
+# ---- the recorder ------------------------------------------------------------------------------------------------
 
-TALKS = """
+COMMUNICATES = """
 import threading
 import torch
 import torch.distributed as dist
 from torch.distributed import all_reduce as renamed
 
-def talk(values):
+def communicate(values):
     rank, x = dist.get_rank(), torch.ones(4)
     renamed(x)
     dist.distributed_c10d._get_default_group().allreduce([x]).wait()
@@ -297,9 +297,9 @@ def talk(values):
 """
 
 
-def test_operations_are_seen_however_they_are_called():
-    job = Job(2, function="talk", calls=(Call([(None,), (None,)], ""),))
-    [[record]] = run_answers([(Path(write(TALKS)).resolve(), [job], "")])
+def test_operations_are_recorded_in_every_way_of_calling_them():
+    job = Job(2, function="communicate", calls=(Call([(None,), (None,)], ""),))
+    [[record]] = run_answers([(Path(write(COMMUNICATES)).resolve(), [job], "")])
     [case] = cases([record])
     by_rank = [
         [(operation.op, operation.bytes, operation.peer) for operation in operations] for operations in case.operations
@@ -340,7 +340,7 @@ def test_an_exercise_is_not_attempted_yet():
     assert [verdict.state for verdict in grade(stubs)] == ["not attempted"] * len(stubs)
 
 
-def test_a_stub_is_told_without_running_it(monkeypatch):
+def test_a_stub_is_recognised_without_running_it(monkeypatch):
     monkeypatch.setattr("ddp_course.grader.judge.run_answers", lambda *_: pytest.fail("a process was started"))
     verdict = check("02.1", write(STUB))
     assert (verdict.state, verdict.check) == ("not attempted", "stub")

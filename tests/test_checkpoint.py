@@ -1,4 +1,4 @@
-"""A checkpoint is whole or absent, says what is wrong with it, and loads without running code."""
+"""A checkpoint is whole or absent, a damaged one is refused with the reason, and loading runs no code."""
 
 import os
 import random
@@ -27,7 +27,7 @@ def run_dir(tmp_path):
     return tmp_path
 
 
-def test_what_is_saved_is_loaded(run_dir):
+def test_a_saved_state_is_loaded(run_dir):
     newest = checkpoint.newest_valid(run_dir)
     assert newest.name == "step_000002" == (run_dir / "latest").read_text().strip()
     loaded = checkpoint.load(newest)
@@ -49,8 +49,8 @@ def test_a_damaged_checkpoint_is_passed_over(run_dir, capsys, position):
         checkpoint.load(newest)
 
 
-def test_a_kill_at_any_place_of_a_save_does_not_stop_the_next_one(run_dir):
-    """Leftovers, also with our own pid, as in a container whose pids repeat; or `latest` was not yet written."""
+def test_what_a_killed_save_leaves_does_not_stop_the_next_one(run_dir):
+    """Leftover folders, also with our own pid, as in a container whose pids repeat; or an old `latest`."""
     for pid in (os.getpid(), 123):
         (run_dir / "checkpoints" / f".step_000003.{pid}.tmp").mkdir()
     assert checkpoint.load(checkpoint.save(run_dir, 3, state(3)))["step"] == 3
@@ -95,15 +95,15 @@ def test_a_million_steps_come_after_all_those_before(run_dir):
     assert os.listdir(run_dir / "checkpoints") == ["step_1000000"]
 
 
-def test_what_is_no_checkpoint_is_left_alone(run_dir):
+def test_other_folders_among_the_checkpoints_are_kept(run_dir):
     (run_dir / "checkpoints" / "step_by_step_notes").mkdir()
     checkpoint.save(run_dir, 3, state(3), keep=1)
     assert checkpoint.newest_valid(run_dir).name == "step_000003"
     assert sorted(os.listdir(run_dir / "checkpoints")) == ["step_000003", "step_by_step_notes"]
 
 
-def test_going_on_from_an_earlier_step_sets_the_later_ones_aside(run_dir):
-    """Without it they would be the newest of a run that never made them, and `keep` would count them."""
+def test_resuming_from_an_earlier_step_sets_the_later_checkpoints_aside(run_dir):
+    """Otherwise they would be the newest of a run that did not write them, and `keep` would count them."""
     os.truncate(run_dir / "checkpoints/step_000002/state.pt", 10)
     for _ in range(2):
         checkpoint.save(run_dir, 3, state(3))
@@ -121,7 +121,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
         checkpoint.save(tmp_path, 1, state(1))
 
 
-def test_a_full_disk_leaves_what_was_there(run_dir):
+def test_a_full_disk_keeps_the_earlier_checkpoints(run_dir):
     """The write stops in the middle of the tensor."""
     with full_disk(50_000), pytest.raises(InputError, match="cannot write checkpoint .*File too large"):
         checkpoint.save(run_dir, 3, state(3))
@@ -151,7 +151,7 @@ def test_a_state_of_another_program_is_refused(tmp_path):
         checkpoint.load(path)
 
 
-def test_random_numbers_go_on_where_they_stopped():
+def test_random_numbers_continue_after_a_restore():
     world = process_group.start()
     try:
         saved = checkpoint.gather_random_states(world)[0]

@@ -1,4 +1,4 @@
-"""Machines made of namespaces: their names, their cables, a job on them, and that nothing of them is left."""
+"""Machines made of namespaces: their names, their cables, jobs on them, and that they leave nothing behind."""
 
 import json
 import os
@@ -74,7 +74,7 @@ def serving(cluster):
 
 
 @here
-def test_machines_know_themselves_and_each_other_by_name(cluster):
+def test_machines_reach_themselves_and_each_other_by_name(cluster):
     assert cluster.nodes == ["node1", "node2", "node3"]
     for node in cluster.nodes:
         assert cluster.run(node, ["hostname"]).stdout.strip() == node
@@ -84,8 +84,8 @@ def test_machines_know_themselves_and_each_other_by_name(cluster):
     serve = serving(cluster)
     cluster.run("node3", [sys.executable, "-c", SEND, "[10, 0]"])
     assert serve.wait(60) == 0
-    cluster.run("node2", "echo mine > /mnt/file")
-    assert cluster.run("node1", "ls -A /mnt").stdout == "" and cluster.run("node2", "cat /mnt/file").stdout == "mine\n"
+    cluster.run("node2", "echo text > /mnt/file")
+    assert cluster.run("node1", "ls -A /mnt").stdout == "" and cluster.run("node2", "cat /mnt/file").stdout == "text\n"
     with pytest.raises(InputError, match="on node2, 'exit 3' ended with exit code 3"):
         cluster.run("node2", "exit 3")
     with pytest.raises(InputError, match="there is no machine 'node7'"):
@@ -101,7 +101,7 @@ def test_a_command_on_a_machine_finds_this_pythons_torchrun_without_an_activated
 
 @here
 def test_a_cable_is_as_slow_as_it_should_be(cluster):
-    """Never faster than its rate, small messages included; a cable of a tenth of the speed takes longer."""
+    """It is never faster than its rate, and a cable of a tenth of the rate takes longer."""
     sizes = [1 << 14] * 20 + [1 << 20] + [0]  # the burst lets the first of them pass
     seconds = {}
     for rate in ("100mbit", "10mbit"):
@@ -149,7 +149,7 @@ def test_a_cut_cable_ends_the_job_and_is_named(tmp_path, capsys):
 
 @here
 def test_nothing_is_left_when_its_process_is_killed():
-    """Processes in other process namespaces are seen from here; namespaces and interfaces go with the last of them."""
+    """Processes in other process namespaces are visible here; namespaces and interfaces end with the last of them."""
     mounts, links = open("/proc/self/mounts").read(), os.listdir("/sys/class/net")
     holder = subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "up\n"
@@ -204,7 +204,7 @@ def test_where_it_cannot_run_one_sentence_says_why_and_what_to_do(monkeypatch):
 
 
 def test_how_ranks_of_a_stopped_torchrun_ended_is_inferred():
-    """It reports nothing: a traceback is a failure, waiting at its last barrier a good end; others were stopped."""
+    """torchrun reports nothing. A traceback is a failure, a rank at its last barrier succeeded, others were stopped."""
     report = job.infer_report(["Received 15 death signal, shutting down workers"], [2, 3], {3: 0.1})
     assert (
         report.codes == {2: -15, 3: 1} and report.failed == {3} and report.got_sigterm == {2} and not report.left_early

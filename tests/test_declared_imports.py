@@ -35,7 +35,7 @@ def declared(folder: str) -> set[str]:
 
 
 def undeclared(source: str, folder: str = ".") -> list[str]:
-    """The modules that a source imports and that come neither with Python nor with what the folder declares."""
+    """The modules that a source imports and that neither Python nor a distribution declared by the folder has."""
     nodes = list(ast.walk(ast.parse(source)))
     modules = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     modules += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]

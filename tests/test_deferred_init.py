@@ -52,7 +52,7 @@ REST = 30 * 2**20  # bytes of the group, and of modules of torch that are import
 
 @pytest.mark.parametrize("axis", ["pp", "tp", "shard", "cp", "ep"])
 def test_construction_takes_the_memory_of_the_ranks_own_part(tmp_path, axis):
-    """The model has 227 MB, 378 with experts; a rank of two needs half and a few times the largest parameter."""
+    """The model has 227 MB, 378 with experts. Each of two ranks needs half, and a few times the largest parameter."""
     experts = 2 if axis == "ep" else None
     whole, largest = 4 * sum(mixture_parameter_count(LARGE, experts)), LARGEST * (experts or 1)
     flags = merged("--preset", "tiny", "--data", RECORDED_LOGS, "--run-dir", tmp_path / "run")

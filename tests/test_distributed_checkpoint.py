@@ -1,4 +1,4 @@
-"""Saved by two ranks, loaded by one and by four; whole or absent; a save in the background keeps the old values."""
+"""Checkpoints of two ranks that one and four load; whole or absent; a save in the background keeps the old values."""
 
 import os
 
@@ -44,7 +44,7 @@ def single_rank():
     process_group.stop()
 
 
-def test_what_a_killed_save_leaves_is_neither_taken_nor_in_the_way(single_rank, tmp_path):
+def test_what_a_killed_save_leaves_is_not_loaded_and_stops_no_save(single_rank, tmp_path):
     model, optimizer = model_and_optimizer()
     distributed_checkpoint.save(tmp_path, 9, model, optimizer)
     (tmp_path / ".step_000010.tmp").mkdir()

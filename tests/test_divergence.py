@@ -1,4 +1,4 @@
-"""A loss that is not finite: a warning at once, valid JSON, no checkpoint, and the end of the run, in all trainers."""
+"""A loss that is not finite: a warning, valid JSON, no checkpoint, and the end of the run, in every trainer."""
 
 import json
 import math
@@ -60,7 +60,7 @@ def test_a_run_that_diverges_ends_with_an_error_and_keeps_its_last_good_checkpoi
 
 
 def test_a_loss_that_is_not_finite_is_a_warning_with_step_and_rank(monkeypatch, capsys):
-    """Two ranks, of which rank 1 has the NaN; a finite loss in between starts the count anew."""
+    """Of two ranks rank 1 has the NaN; a finite loss in between resets the count."""
     world = World(0, 0, 2, torch.device("cpu"))
 
     def all_gather(flags, flag):

@@ -1,4 +1,4 @@
-"""Nodes that come and go: one torchrun each, on this machine. The trainer goes on meanwhile: notebook 13."""
+"""Nodes that join and leave a job: one torchrun each, on this machine. Notebook 13 trains meanwhile."""
 
 import socket
 import time
@@ -12,7 +12,7 @@ from ddp_course.launcher.nodes import JOB_VARIABLE, NON_EPHEMERAL_PORTS, free_po
 
 
 def test_a_node_that_dies_takes_nothing_else_with_it(tmp_path):
-    """kill() ends all of one node, and leaving the block what is left; a node is started when it is time."""
+    """kill() ends all processes of a node, and the end of the block all others. start() waits for its condition."""
     script = tmp_path / "waits.py"
     script.write_text(
         "import os, pathlib, time\n"
@@ -45,7 +45,7 @@ def test_a_second_node_is_not_started_where_the_first_has_ended(tmp_path):
     assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 " in run.command
 
 
-def test_a_port_is_free_and_none_that_the_system_gives_away():
+def test_a_free_port_is_outside_the_range_that_the_system_assigns():
     port = free_port()
     with socket.create_server(("localhost", port)), pytest.raises(OSError):
         socket.create_server(("localhost", port))
