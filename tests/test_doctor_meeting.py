@@ -48,13 +48,13 @@ def test_an_endpoint_that_leads_to_no_other_machine(one_machine, host, sentence)
     assert sentence in wrong(f"{host}:29500")["endpoint"]
 
 
-def test_an_endpoint_of_the_machines_own_name_is_told_and_not_blamed(one_machine):
+def test_an_endpoint_of_the_machines_own_name_is_a_note_and_not_wrong(one_machine):
     one_machine["here"] = "127.0.1.1"
     assert meeting.look("here:29500")[0].status == "note" and "endpoint" not in wrong("here:29500")
 
 
 @pytest.mark.parametrize("host", [".", "a..b", "x" * 300])
-def test_a_name_that_no_machine_can_have_is_as_unknown_as_others(host):
+def test_a_name_that_no_machine_can_have_is_wrong(host):
     assert meeting.look(f"{host}:29500")[0].status == "wrong"
 
 
@@ -70,7 +70,7 @@ def test_a_name_that_has_an_ipv6_address_only(one_machine):
     assert wrong("head6:29500") == {}
 
 
-def test_a_port_where_somebody_listens_at_an_ipv6_address():
+def test_a_port_with_a_listener_at_an_ipv6_address():
     if not socket.has_ipv6:
         pytest.skip("no IPv6 here")
     try:
@@ -115,20 +115,20 @@ def test_an_interface_that_is_not_there(one_machine, monkeypatch, variable, chos
 
 
 @pytest.mark.parametrize("endpoint", ["node1", "node1:", ":29500", "node1:port", "node1:²", "node1:70000", "::1"])
-def test_what_is_no_endpoint(endpoint, capsys):
+def test_an_invalid_endpoint_is_refused(endpoint, capsys):
     with pytest.raises(InputError, match="HOST:PORT"):
         meeting.look(endpoint)
     assert main(["meet", endpoint]) == 2
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_a_port_where_a_program_listens():
+def test_a_port_with_a_listener_is_wrong_and_names_the_process():
     with socket.create_server(("", 0)) as listening:
         finding = meeting._port("localhost", "127.0.0.1", listening.getsockname()[1])
     assert finding.status == "wrong" and f"process {os.getpid()}" in finding.text
 
 
-def test_a_port_where_nobody_listens_yet():
+def test_a_port_without_a_listener_is_free():
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # bound and not listening: the port stays free and refuses
         assert meeting._port("localhost", "127.0.0.1", bound.getsockname()[1]).status == "ok"

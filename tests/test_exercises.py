@@ -1,4 +1,4 @@
-"""exercises/ is what solutions/ gives, byte for byte, runs to its end unsolved, and is solved by them."""
+"""Each notebook of exercises/ is what its solution gives, byte for byte, and runs to its end unsolved and solved."""
 
 import re
 import shutil
@@ -13,7 +13,7 @@ from ddp_course.authoring.notebook_run import NotebookFailed, output_texts, prep
 from ddp_course.base.errors import InputError
 from ddp_course.grader.exercises import names
 
-HANG = 1200  # seconds of a cell, on however busy a machine
+CELL_LIMIT = 1200  # seconds, also on a busy machine
 EXERCISES = authoring.select(authoring.ROOT, ("exercises",), [])
 CHECK = re.compile(r'^check\("([\d.]+)"', re.MULTILINE)
 WARM_UP = re.compile(r'^with warm_up\("([\d.]+[a-z])"', re.MULTILINE)
@@ -35,26 +35,26 @@ def test_no_two_ranks_of_05_1_read_the_same_positions(ranks):
 
 
 def unsolved_then_solved(exercise, solution):
-    """The exercise as it is handed out, and after each `check` the same question's cells again, with the solution in.
+    """The exercise, with the cells of the solution to a question after each `check` of that question.
 
-    So one run shows that an exercise runs before anybody has solved it, and that its solution solves it; the broken
-    scripts, which are the same in both, are run once. Cells of the second kind have an id that ends in _solved. A cell
-    after a warm-up comes again only if a cell of its question before it does: it may not need the warm-up's answer.
+    One run then shows that an unsolved exercise runs and that its solution passes; the broken scripts, which are in
+    both, run once. The solution's cells have ids that end in _solved. A cell after a warm-up is repeated only if an
+    earlier cell of its question is, since it may not need the warm-up's answer.
     """
-    handed_out = {cell.id: cell for cell in exercise.cells}
-    cells, again, differs = [], [], False
+    unsolved = {cell.id: cell for cell in exercise.cells}
+    cells, solved, differs = [], [], False
     for cell in solution.cells:
-        shown = handed_out.get(cell.id, cell)
-        cells.append(shown)
-        if cell.cell_type == "code" and (differs or shown.source != cell.source):
-            again.append(new_code_cell(cell.source, id=f"{cell.id}_solved"))
+        exercise_cell = unsolved.get(cell.id, cell)
+        cells.append(exercise_cell)
+        if cell.cell_type == "code" and (differs or exercise_cell.source != cell.source):
+            solved.append(new_code_cell(cell.source, id=f"{cell.id}_solved"))
             differs = True
         if WARM_UP.search(cell.source):
             differs = False
         if CHECK.search(cell.source):
-            cells += again
-            again, differs = [], False
-    assert not again, f"the answer in cell {again[0].id} is never checked"
+            cells += solved
+            solved, differs = [], False
+    assert not solved, f"the answer in cell {solved[0].id} is never checked"
     return new_notebook(metadata=solution.metadata, cells=cells)
 
 
@@ -69,7 +69,7 @@ def test_exercise_runs_unsolved_and_solved(path, tmp_path, warm_launches):
     (tmp_path / "ddp_course").symlink_to(authoring.ROOT / "ddp_course")
     prepare_folder(nb, name, folder)
     try:
-        executed = run_notebook(nb, name, folder, parameters, HANG, allowed_errors=("NotImplementedError",))
+        executed = run_notebook(nb, name, folder, parameters, CELL_LIMIT, allowed_errors=("NotImplementedError",))
     except NotebookFailed as failure:
         pytest.fail(str(failure), pytrace=False)
     verdicts, warm_ups, ids = {}, {}, {cell.id for cell in executed.cells}
@@ -87,9 +87,8 @@ def test_exercise_runs_unsolved_and_solved(path, tmp_path, warm_launches):
     for question, (unsolved, solved) in verdicts.items():
         assert f"{question} not attempted" in unsolved, unsolved
         assert f"{question} passed" in solved, solved
-    number = path.stem[:2]
-    names_here = [f"{number}.a", f"{number}.b"]
-    assert warm_ups == {name: [f"warm-up {name} not attempted", f"warm-up {name} passed"] for name in names_here}
+    expected = [f"{path.stem[:2]}.{letter}" for letter in "ab"]
+    assert warm_ups == {name: [f"warm-up {name} not attempted", f"warm-up {name} passed"] for name in expected}
 
 
 # ---- deriving, on a small solution -------------------------------------------------------------------------------
@@ -149,7 +148,7 @@ def test_the_solution_is_gone_and_the_rest_is_there(course):
     assert set(nb.metadata.ddp_course) == {"generated_from", "do_not_edit"}
 
 
-def test_check_names_what_differs(course, capsys):
+def test_check_names_the_notebooks_that_differ(course, capsys):
     path = course / "exercises" / "02_ranks.ipynb"
     assert authoring.main(["exercises", "--check"], course) == 1
     assert not path.exists(), "--check wrote a file"

@@ -27,7 +27,7 @@ def code(tmp_path):
     return path
 
 
-def test_it_makes_the_token_files(folder, code, tmp_path):
+def test_it_encodes_the_token_files(folder, code, tmp_path):
     tokens = open_tokens(prepare(str(code), str(folder), None, tmp_path))
     assert tokens.tokenizer.decode(tokens.train[:40]).startswith("def work_0(a, b):")
     assert tokens.tokenizer.fingerprint == tokenizer.existing(folder).fingerprint
@@ -41,7 +41,7 @@ def test_a_special_token_in_a_text_stays_letters(folder):
     assert loaded.decode([loaded.end_of_text, 10**6]) == "<|end|>", "an id that it does not know is left out"
 
 
-def test_its_truncation_and_padding_are_switched_off(folder):
+def test_its_truncation_and_padding_are_off(folder):
     library = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     library.enable_truncation(4)
     library.enable_padding(length=8)
@@ -51,10 +51,10 @@ def test_its_truncation_and_padding_are_switched_off(folder):
 
 
 def test_a_resumed_run_does_not_need_it(folder, code, tmp_path):
-    asked = {"data": str(code), "tokenizer": str(folder), "vocab_size": None}
     first = prepare(str(code), str(folder), None, tmp_path)
+    settings = {"data": str(code), "tokenizer": str(folder), "vocab_size": None, "token_file": str(first)}
     shutil.rmtree(folder)
-    assert prepare(str(code), str(folder), None, tmp_path, resumed_settings=asked | {"token_file": str(first)}) == first
+    assert prepare(str(code), str(folder), None, tmp_path, resumed_settings=settings) == first
     with pytest.raises(InputError, match="no tokenizer .*: the names are bytes, bpe, rustbpe, or the folder of"):
         prepare(str(code), str(folder), None, tmp_path)
 

@@ -1,4 +1,4 @@
-"""Experts that are spread over ranks are one process that computes all of them: losses, norms, weights, averages.
+"""Experts that are sharded over ranks equal one process with all of them: losses, norms, weights, moments.
 
 In float64, where a gap below EQUAL is rounding. Jobs with a mistake have gaps that are far larger.
 """
@@ -50,7 +50,7 @@ def job(folder, *more, **further):
 
 @pytest.fixture(scope="module")
 def single_process(tmp_path_factory):
-    """Runs on one process, to compare with. test_one_process_is_the_definition checks them."""
+    """The folder of the runs on one process; test_one_process_is_the_definition checks them."""
     folder = tmp_path_factory.mktemp("one")
     train_one(folder / "plain")
     train_one(folder / "unlike", *UNLIKE)
@@ -80,7 +80,7 @@ def runs(request, tmp_path_factory, single_process):
 
 
 def gap(ours, theirs):
-    """The largest distance of a logged number, a weight, or an average of a gradient."""
+    """The largest distance of a logged number, a weight, or a moment of AdamW."""
     distances = []
     for key in LOGGED:
         own, other = metrics(ours, key), metrics(theirs, key)
@@ -125,7 +125,7 @@ class Dense(torch.nn.Module):
 
 
 def test_one_process_is_the_definition(single_process):
-    """The first run again in the plainest way: one batch, all experts on all tokens, the balance loss as in papers."""
+    """The first run again, written plainly: one batch, all experts on all tokens, the balance loss as in papers."""
     config = parse(experts_ddp.PRESETS, flags("nowhere"))
     tokens = open_tokens(prepare(config.data, config.tokenizer, config.vocab_size))
     torch.manual_seed(config.seed)
@@ -188,11 +188,11 @@ def test_numbers_of_experts_and_ranks_that_do_not_divide_are_refused(runs):
 
 
 def test_parameters_are_counted():
-    shape = MiniGPTConfig(61, 8, 3, 2, 12)
-    model = MixtureGPT(shape, 5, 2)
+    model_config = MiniGPTConfig(61, 8, 3, 2, 12)
+    model = MixtureGPT(model_config, 5, 2)
     of_experts = sum(p.numel() for mixture in model.mixtures for p in mixture.experts.parameters())
     others = sum(parameter.numel() for parameter in model.parameters()) - of_experts
-    assert mixture_parameter_count(shape, 5) == (of_experts, others)
+    assert mixture_parameter_count(model_config, 5) == (of_experts, others)
 
 
 @pytest.mark.parametrize(

@@ -11,26 +11,26 @@ from training_runs import TRAINER, checkpoint, launch, metrics
 
 from ddp_course.launcher import RunFailed, torchrun
 
-ENDS = 150  # seconds: far more than it takes, far less than the ranks would wait for each other
-WAITS = 600  # seconds that a rank waits for another one in a collective
+END_LIMIT = 150  # seconds: far more than a job takes to end, far less than COLLECTIVE_TIMEOUT
+COLLECTIVE_TIMEOUT = 600  # seconds
 ENDLESS = ("--steps", "1000000", "--validate-every", "0", "--checkpoint-every", "0", "--sample-tokens", "0")
 
 
 @pytest.fixture
 def job(tmp_path, request):
-    """A job that would train for hours, after its first steps: (torchrun, its ranks, the run directory).
+    """A job without an end, after its first steps: (torchrun, its ranks, the run directory).
 
-    Its parameter, if any: seconds that a rank waits for another one in a collective.
+    Parameter: the timeout of a collective in seconds, instead of COLLECTIVE_TIMEOUT.
     """
     run_dir = tmp_path / "run"
-    waits = str(getattr(request, "param", WAITS))
+    timeout = str(getattr(request, "param", COLLECTIVE_TIMEOUT))
     command = [sys.executable, *"-m torch.distributed.run --standalone --nproc-per-node=2".split(), str(TRAINER)]
-    command += ["--preset", "tiny", "--run-dir", str(run_dir), "--timeout-seconds", waits, *ENDLESS]
+    command += ["--preset", "tiny", "--run-dir", str(run_dir), "--timeout-seconds", timeout, *ENDLESS]
     log = open(tmp_path / "log", "w")
     launcher = psutil.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
     ranks = []
     try:
-        assert wait_until(lambda: (run_dir / "metrics.jsonl").exists(), ENDS)
+        assert wait_until(lambda: (run_dir / "metrics.jsonl").exists(), END_LIMIT)
         ranks = sorted(launcher.children(), key=lambda process: int(process.environ()["RANK"]))
         yield launcher, ranks, run_dir
     finally:
@@ -42,13 +42,13 @@ def job(tmp_path, request):
 
 
 def all_end(processes):
-    _, alive = psutil.wait_procs(processes, timeout=ENDS)
+    _, alive = psutil.wait_procs(processes, timeout=END_LIMIT)
     return not alive
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_end_of_torchrun_saves_and_ends_the_ranks(job, number):
-    """After a kill -9 nobody tells the ranks. They notice at the next step that their parent is another, and leave."""
+    """After a kill -9 the ranks get no signal. At the next step they notice that their parent has changed."""
     launcher, ranks, run_dir = job
     launcher.send_signal(number)
     assert all_end([launcher, *ranks])
@@ -65,12 +65,11 @@ def test_kill_9_of_a_rank_ends_the_job_within_seconds(job, victim):
 
 
 @pytest.mark.parametrize("job", [20], indirect=True)
-def test_a_frozen_rank_ends_the_job_when_its_time_is_up(job):
-    """Alive, but stuck: the other rank waits for the time limit of a collective (20 s here), then the job fails."""
+def test_a_frozen_rank_ends_the_job_after_the_timeout_of_a_collective(job):
     launcher, ranks, _ = job
     ranks[1].send_signal(signal.SIGSTOP)
     try:
-        assert wait_until(lambda: not ranks[0].is_running() or ranks[0].status() == psutil.STATUS_ZOMBIE, ENDS)
+        assert wait_until(lambda: not ranks[0].is_running() or ranks[0].status() == psutil.STATUS_ZOMBIE, END_LIMIT)
     finally:
         ranks[1].send_signal(signal.SIGCONT)
     assert all_end([launcher, *ranks])
@@ -102,7 +101,7 @@ command_line.run(minigpt_ddp.train, minigpt_ddp.PRESETS)
 
 
 def test_no_thread_of_gloo_outlives_a_finished_run(tmp_path, monkeypatch):
-    """One that does can abort it (exit code -6), once in some hundred runs; `make bench` counts fifty."""
+    """Such a thread can abort the process as it ends (exit code -6), once in some hundred runs; `make bench` counts."""
     threads = tmp_path / "threads"
     monkeypatch.setenv("THREADS_AT_EXIT", str(threads))  # see startup/sitecustomize.py
     assert launch(tmp_path / "run", "--steps", 2).exit_codes == {0: 0, 1: 0}

@@ -1,4 +1,4 @@
-"""The figures: right colours, honest drawing, clear errors, and shown exactly once in a notebook."""
+"""The figures: colours, marks that match the data, clear errors, and shown exactly once in a notebook."""
 
 import io
 import json
@@ -50,7 +50,7 @@ def event(start, end, kind="compute", name="forward"):
 
 
 @cache
-def one_of_each():
+def example_figures():
     lanes = {0: [event(5.0, 6.0), event(6.0, 6.5, "communication")], 1: [event(5.5, 6.5)]}
     return {
         "curves": figures.loss_curves({"one": TRAINING, "two": TRAINING}, "They agree"),
@@ -69,7 +69,7 @@ def pixels(figure):
 
 
 def texts(figure):
-    # Annotations and labels of all axes, plus the title.
+    """Title, annotations and labels of all axes."""
     shown_texts = [figure._suptitle.get_text()]
     for axes in figure.axes:
         shown_texts += [text.get_text() for text in axes.findobj(Text) if text.get_text()]
@@ -83,18 +83,8 @@ def patches_by_colour(figure):
 # --- all figures ----------------------------------------------------------------------------------------------------
 
 
-def test_lives_shows_the_pause_between_two_processes_and_which_steps_were_done_again():
-    figure = figures.lives(LIFE, "Rank 0 starts again")
-    [axes] = figure.axes
-    spans = [(box.x0, box.x1) for part in axes.collections for path in part.get_paths() for box in [path.get_extents()]]
-    assert spans == [(0, 2), (2, 3), (3, 4), (4, 5), (5, 6), (6, 7), (9, 11), (11, 12), (12, 13)]
-    drawn = [colors.to_hex(part.get_facecolor()[0]).upper() for part in axes.collections]
-    assert drawn[-2] == figures.rank_colour(1) and drawn[-1] == drawn[5] == figures.rank_colour(0)
-    assert "killed" in texts(figure) and "rank 0" in texts(figure)
-
-
 def test_every_figure_is_750_pixels_wide_at_twice_the_resolution_small_and_named_by_its_title():
-    for name, figure in one_of_each().items():
+    for name, figure in example_figures().items():
         data, metadata = figure._repr_png_()
         assert metadata["width"] == 750 and pixels(figure).size == (1500, 2 * metadata["height"]), name
         assert len(data) < 120_000, name
@@ -103,14 +93,14 @@ def test_every_figure_is_750_pixels_wide_at_twice_the_resolution_small_and_named
 
 
 def test_nothing_is_left_behind_in_pyplot():
-    one_of_each()
+    example_figures()
     import matplotlib.pyplot as plt
 
     assert plt.get_fignums() == []
 
 
 def test_nothing_is_clipped():
-    for name, figure in one_of_each().items():
+    for name, figure in example_figures().items():
         figure.draw_without_rendering()
         box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
         assert 0 <= box.x0 and box.x1 <= width and 0 <= box.y0 and box.y1 <= height, (name, box)
@@ -266,7 +256,7 @@ def test_the_parts_of_a_bar_stand_side_by_side_with_their_numbers():
     assert [text.get_text() for text in figure.findobj(Legend)[0].get_texts()] == ["input", "idle"]
 
 
-def test_a_map_of_choices_says_each_word_in_its_place_and_in_its_colour():
+def test_each_cell_of_a_map_of_choices_has_its_word_and_its_colour():
     cells = {("7B", 1): "none", ("7B", 8): "shard", ("70B", 1): "none", ("70B", 8): "shard"}
     figure = figures.choices(cells, "Sharded", "model", "GPUs", nothing="none")
     boxes = {(bar.get_x(), bar.get_y()): bar.get_facecolor() for bar in figure.axes[0].patches}
@@ -295,13 +285,13 @@ def test_overlapping_communication_gets_its_own_half_of_the_lane():
     over = {0: [event(0.0, 1.0), event(0.5, 1.5, "communication")]}
     heights = {}
     for name, lanes in (("apart", apart), ("over", over)):
-        work, talk = bar_spans(figures.rank_lanes({"run": lanes}, name).axes[0])
-        heights[name] = (work[2:], talk[2:])
+        compute, communication = bar_spans(figures.rank_lanes({"run": lanes}, name).axes[0])
+        heights[name] = (compute[2:], communication[2:])
     assert heights["apart"][0] == heights["apart"][1]
     assert heights["over"][0][1] <= heights["over"][1][0]  # rows grow downwards: computation ends above
 
 
-def test_a_label_is_drawn_where_it_fits_and_nowhere_else():
+def test_a_label_is_drawn_only_where_it_fits():
     lanes = {0: [event(0.0, 10.0, name="long one"), event(10.0, 10.01, name="short one")]}
     shown_texts = texts(figures.rank_lanes({"run": lanes}, "Labels"))
     assert "long one" in shown_texts and "short one" not in shown_texts
@@ -320,6 +310,16 @@ def test_short_runs_are_measured_in_milliseconds():
     figure = figures.rank_lanes({"run": {0: [event(1.0, 1.25)]}}, "Quick")
     assert figure.axes[0].get_xlabel().startswith("milliseconds")
     assert figure.axes[0].get_xlim()[1] == pytest.approx(250)
+
+
+def test_lives_shows_the_pause_between_two_processes_and_which_steps_were_done_again():
+    figure = figures.lives(LIFE, "Rank 0 starts again")
+    [axes] = figure.axes
+    spans = [(box.x0, box.x1) for part in axes.collections for path in part.get_paths() for box in [path.get_extents()]]
+    assert spans == [(0, 2), (2, 3), (3, 4), (4, 5), (5, 6), (6, 7), (9, 11), (11, 12), (12, 13)]
+    drawn = [colors.to_hex(part.get_facecolor()[0]).upper() for part in axes.collections]
+    assert drawn[-2] == figures.rank_colour(1) and drawn[-1] == drawn[5] == figures.rank_colour(0)
+    assert "killed" in texts(figure) and "rank 0" in texts(figure)
 
 
 # --- collectives ----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Which layers have learnt, and how rows are packed; notebook 27 asserts the losses, the gradients and the merging."""
+"""Layers that were not trained, and packing; notebook 27 asserts the losses, the gradients and the merging."""
 
 import random
 

@@ -97,14 +97,14 @@ def runs(request, tmp_path_factory, material, one_process):
     return run_jobs(folder, jobs, request.param)
 
 
-def learnt(run_dir):
+def trained_weights(run_dir):
     state = checkpoint(run_dir, STEPS)
     return state["adapters"] if "adapters" in state else state["model"]
 
 
 def gap(ours, theirs):
     """The largest distance of a logged number or of a trained weight."""
-    distances = [largest_gap(learnt(ours), learnt(theirs))]
+    distances = [largest_gap(trained_weights(ours), trained_weights(theirs))]
     for key in LOGGED:
         own, other = metrics(ours, key), metrics(theirs, key)
         assert own.keys() == {step for step in other if step >= min(own, default=0)}  # a resumed run starts later
@@ -142,16 +142,15 @@ def test_a_mean_over_the_ranks_own_tokens_is_another_objective(runs, one_process
     assert gap(runs.folder / "mean of the ranks' means", one_process / "sft") > 1e3 * EQUAL
 
 
-def test_what_is_frozen_is_not_sent(runs):
-    """The largest all-reduce of a step has the gradients of what learns, in 8 bytes each."""
+def test_frozen_weights_are_not_sent(runs):
+    """The largest all-reduce of a step has the gradients of the trained weights, in 8 bytes each."""
     for variant in ("sft", "sft, all weights"):
-        learnt_bytes = 8 * sum(
-            {tensor.data_ptr(): tensor.numel() for tensor in learnt(runs.folder / variant).values()}.values()
-        )
-        assert max(runs.sent[variant]) == learnt_bytes
+        weights = trained_weights(runs.folder / variant).values()
+        numels = {tensor.data_ptr(): tensor.numel() for tensor in weights}  # tied weights count once
+        assert max(runs.sent[variant]) == 8 * sum(numels.values())
 
 
-def test_sigterm_within_a_step_abandons_it_and_the_resumed_run_does_it_again(runs):
+def test_sigterm_within_a_step_abandons_it_and_the_resumed_run_repeats_it(runs):
     assert [runs.outcomes[title] for title in ("cut", "cut, resumed", "not cut")] == ["75", "0", "0"]
     assert gap(runs.folder / "cut", runs.folder / "not cut") == 0
 
@@ -177,7 +176,7 @@ def test_a_rank_without_an_example_is_refused(runs):
 
 
 def test_one_process_is_peft_on_the_whole_batch(material, one_process):
-    """The first run again with peft's adapters and torch alone; ours give theirs the same beginning."""
+    """The first run again with peft's adapters and torch alone, from the same initial adapters."""
     config = parse(finetune_ddp.PRESETS, flags(material, "nowhere"))
     start = load_policy(f"hf:{material.model}")
     examples = [encode(start, answer, 64) for answer in training_answers(material)]
@@ -229,7 +228,7 @@ def test_an_epoch_has_each_example_once():
     steps = [examples_of_step(5, step, 4, 10) for step in range(5)]
     drawn = [number for numbers in steps for number in numbers]
     assert sorted(drawn[:10]) == sorted(drawn[10:]) == list(range(10)) and drawn[:10] != drawn[10:]
-    assert examples_of_step(5, 1, 10, 10) == drawn[10:], "whatever the number of a step"
+    assert examples_of_step(5, 1, 10, 10) == drawn[10:], "the order does not depend on the examples per step"
     assert examples_of_step(6, 0, 10, 10) != drawn[:10]
 
 
@@ -237,15 +236,15 @@ def test_too_long_a_prompt_loses_its_beginning():
     words = SimpleNamespace(encode=lambda text: [ord(letter) for letter in text], end_of_text=0)
     start = SimpleNamespace(begin=(1,), tokenizer=words)
 
-    def rows(prompt, answer, most):
-        return encode(start, Answer(prompt, answer), most)
+    def example_of(prompt, answer, max_tokens):
+        return encode(start, Answer(prompt, answer), max_tokens)
 
     a, b, c, x, y = map(ord, "abcxy")
-    example = rows("abc", "xy", 9)
+    example = example_of("abc", "xy", 9)
     assert example.rows[0] == {"input_ids": [1, a, b, c, x, y, 0], "labels": [IGNORED] * 4 + [x, y, 0]}
     assert example.target_count == 3
-    assert rows("abc", "xy", 5).rows[0]["input_ids"] == [1, c, x, y, 0]
-    assert rows("abc", "xy", 3).rows[0] == {"input_ids": [1, x, y], "labels": [IGNORED, x, y]}
+    assert example_of("abc", "xy", 5).rows[0]["input_ids"] == [1, c, x, y, 0]
+    assert example_of("abc", "xy", 3).rows[0] == {"input_ids": [1, x, y], "labels": [IGNORED, x, y]}
     pair = encode(start, Pair("a", "x", "yy"), 9)
     assert pair.target_count == 1 and batch_of([pair, pair])["labels"][:, 2].tolist() == [x, x, y, y]
     assert answer_loss(torch.zeros(1, 7, 128), batch_of([example])["labels"])[1] == example.target_count
@@ -281,7 +280,7 @@ def test_bad_input_is_one_sentence(material, one_process, tmp_path, wrong, messa
     assert not (tmp_path / "run/metrics.jsonl").exists()
 
 
-def test_the_run_directory_has_the_trainers_contract(material, one_process):
+def test_the_run_directory_has_settings_and_the_latest_checkpoint(material, one_process):
     run = one_process / "sft"
     settings = json.loads((run / "config.json").read_text())
     assert settings["script"] == "finetune_ddp" and settings["lora_rank"] == 2 and settings["world_size"] == 1

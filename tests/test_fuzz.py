@@ -1,8 +1,8 @@
-"""Whatever a launchable is given, it ends: with exit code 0, or with one line that says what is wrong.
+"""With any input a launchable ends with exit code 0, or with one line that says what is wrong.
 
-Hypothesis draws command lines, files and environments; each case is run as a process of its own. No traceback, no file
-of somebody else's changed, no process left behind. The suite runs a few that are always the same; `make fuzz` runs
-others each time, for as many seconds as FUZZ_SECONDS says.
+Hypothesis draws command lines, files and environments; each case runs in a process of its own, prints no traceback,
+changes no file but its run's, and leaves no process behind. `make test` runs CASES cases that are always the same;
+`make fuzz` draws new ones for FUZZ_SECONDS.
 """
 
 import contextlib
@@ -30,18 +30,18 @@ from ddp_course.ladder_ddp import LadderConfig
 from ddp_course.training.command_line import parse
 from ddp_course.training.settings import bounds
 
-pytestmark = pytest.mark.skipif(not warm.forked.FORKS, reason="each case would load torch anew here")
+pytestmark = pytest.mark.skipif(not warm.forked.FORKS, reason="without forks each case would import torch")
 CASES = 50  # of the suite, or at a time
-MEMORY = 8 << 30  # bytes of addresses that a process may take: a size that is too large may not end the machine
-MATPLOTLIB_WITHOUT_A_HOME = "mkdir -p failed for path", "Matplotlib created a temporary cache directory"  # goes on
-HANGS = 60  # seconds in which a case computes or stands still; what other programs take does not count
+MEMORY = 8 << 30  # bytes of addresses of a process, so that too large a size does not exhaust the machine
+MATPLOTLIB_WITHOUT_A_HOME = "mkdir -p failed for path", "Matplotlib created a temporary cache directory"  # no errors
+TIME_LIMIT = 60  # seconds in which a case computes or stands still; time of other programs does not count
 PAIRS = "".join(
     json.dumps({"prompt": f"def f{n}(a):\n", "chosen": f"    return a + {n}\n", "rejected": f"    return a + {n})\n"})
     + "\n"
     for n in range(60)
 )
 SIZES = "--layers 1 --heads 1 --width 8 --context 48 --tokens-per-update 96 --micro-batch-size 2"
-# Flags with which each takes a moment.
+# Flags with which each launchable ends in a moment.
 SMALL = {
     "minigpt": f"--preset tiny --data code.py {SIZES} --steps 2 --sample-tokens 2 --validation-windows 2",
     "reward": "--preset tiny --backbone minigpt:minigpt --pairs pairs.jsonl --steps 2 --pairs-per-update 4 "
@@ -63,7 +63,7 @@ PRESETS = {name: importlib.import_module(f"ddp_course.{name}_ddp").PRESETS for n
 PRESETS |= {"ladder": {"": LadderConfig()}}
 FLAGS = {name: type(next(iter(presets.values()))) for name, presets in PRESETS.items()}
 FLAGS["speedrun"] = make_dataclass("Flags", [("data", str), ("seed", int), ("preset", str)])
-# A large number of these is work, which may be asked for however long it takes; of the others it is memory at most.
+# With large numbers of these a run takes long, which is no error; large numbers of others take memory at most.
 WORK = {*"steps sample_tokens passes segments slow_steps fast_steps layers samples sample_pairs held_out".split()}
 WORK |= {"boards_per_puzzle", "group_size", "examples_per_update"}
 SLOW = {"compile", "wandb", "tensorboard"}
@@ -124,7 +124,7 @@ def value_of(flag, choose) -> str:
     return choose.choice(NAMES)
 
 
-def a_case(choose: random.Random) -> Case:
+def draw_case(choose: random.Random) -> Case:
     script = choose.choice(list(SMALL))
     flags, damaged = SMALL[script].split(), None
     if script != "ladder" and choose.random() < 0.5:
@@ -148,13 +148,13 @@ def a_case(choose: random.Random) -> Case:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A folder with files of every kind, and a finished run of each trainer: what a case may name."""
+    """A folder with files of every kind and a finished run of each trainer, which a case may name."""
     home = tmp_path_factory.mktemp("home")
     (home / "code.py").write_text(CODE)
     (home / "pairs.jsonl").write_text(PAIRS)
     for folder in ("notes", "shards"):
         (home / folder).mkdir()
-    (home / "notes" / "readme").write_text("mine\n")
+    (home / "notes" / "readme").write_text("a note\n")
     (home / "shards" / "train.bin").write_bytes(bytes(2000))
     (home / "loop").symlink_to("loop")
     make_opt(home / "opt")
@@ -162,7 +162,7 @@ def home(tmp_path_factory):
     for script in RUNS:
         [done] = run(home, Case(script, 1, [*SMALL[script].split(), "--run-dir", script], {}, b"", None))
         assert done.returncode == 0, done.stderr
-        (home / script / "notes.txt").write_text("mine\n")
+        (home / script / "notes.txt").write_text("a note\n")
     for stage, script in (("pretrain", "minigpt"), ("reward", "reward"), ("grpo", "grpo")):
         shutil.copytree(home / script, home / "speedrun" / stage)
     stages = dict.fromkeys(("tokenizer", "pretrain", "reward", "grpo"), {"seconds": 1.0, "finished": True})
@@ -174,16 +174,16 @@ def home(tmp_path_factory):
 def run(folder, case):
     scripts, name = ROOT / "ddp_course", case.script.partition("-")[0]
     script = scripts / "speedrun" / "__main__.py" if name == "speedrun" else scripts / f"{name}_ddp.py"
-    seconds = 30 if name == "finetune" else 2  # transformers takes ranks apart by seconds while they import it
+    seconds = 30 if name == "finetune" else 2  # ranks import transformers at different speeds
     flags = [*case.flags, f"--timeout-seconds={seconds}"] if name != "speedrun" else case.flags
     with contextlib.chdir(folder):
         if case.ranks > 1:
-            return warm.rank_processes(script, flags, case.ranks, HANGS, MEMORY)
-        return warm.processes(script, flags, [case.environment], HANGS, MEMORY)
+            return warm.rank_processes(script, flags, case.ranks, TIME_LIMIT, MEMORY)
+        return warm.processes(script, flags, [case.environment], TIME_LIMIT, MEMORY)
 
 
 def damage(run_dir, number):
-    """One file of a run is made another; what a checkpoint holds changes with its checksum."""
+    """Change, truncate or remove one file of a run. A changed checkpoint gets a matching checksum."""
     choose = random.Random(number)
     kept = "notes.txt", "speedrun.json"
     path = choose.choice(sorted(path for path in run_dir.rglob("*") if path.is_file() and path.name not in kept))
@@ -206,7 +206,7 @@ def damage(run_dir, number):
 
 
 def change_inside(part, choose):
-    """One value, at any depth of nested dicts, becomes another."""
+    """Replace one value, at any depth of nested dicts."""
     while isinstance(part, dict) and part:
         inside, name = part, choose.choice(list(part))
         part = part[name]
@@ -216,7 +216,7 @@ def change_inside(part, choose):
 
 
 def snapshot(folder, script):
-    """The files that may not change: all but empty ones and those that this script writes into a run of its own."""
+    """{name: content} of the files that must not change: all but empty ones and those of a run of this script."""
     own = "config.json", "metrics.jsonl", "latest", "samples.txt", "checkpoints", "tensors", "best"
     files = (path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
     names = {path.relative_to(folder): path for path in files}
@@ -228,7 +228,7 @@ def snapshot(folder, script):
 
 
 def problems(home, folder, case) -> list[str]:
-    """Run the case in a new folder, which goes afterwards; what is wrong with how it ended."""
+    """Run the case in a temporary copy of `home`. Return what is wrong with how it ended."""
     shutil.copytree(home, folder, symlinks=True)
     try:
         (folder / "odd").write_bytes(case.odd)
@@ -240,28 +240,31 @@ def problems(home, folder, case) -> list[str]:
         final = snapshot(folder, case.script)
     finally:
         shutil.rmtree(folder)
-    surprised = case.script == "ladder" and any("not as expected" in done.stdout for done in ended)
-    faults = [words for done in ended for words in ended_badly(done, surprised)]
+    rung_fails = case.script == "ladder" and any("not as expected" in done.stdout for done in ended)
+    faults = [fault for done in ended for fault in faults_of_end(done, rung_fails)]
     if changed := [str(name) for name in initial if initial[name] != final.get(name)]:
         faults.append(f"changed: {', '.join(changed)}")
     return [*faults, *(done.stdout[-2000:] + done.stderr[-6000:] for done in ended)] if faults else []
 
 
-def ended_badly(done, surprised):
-    """Nobody ends the other ranks here, so each that fails says why in a line. The ladder may say it in its output."""
+def faults_of_end(done, rung_fails):
+    """Without torchrun each rank ends by itself, so each rank that fails prints one error line.
+
+    rung_fails: a rung of the ladder failed, which its output says instead.
+    """
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     others = [
         line
         for line in done.stderr.splitlines()
         if line not in errors and "warning: " not in line and not line.startswith(MATPLOTLIB_WITHOUT_A_HOME)
     ]
-    stopped = "stopped after step" in done.stdout  # with whatever exit code it was given for that
+    stopped = "stopped after step" in done.stdout  # with the exit code of --exit-code-when-stopped
     if done.returncode not in (0, 1, 2) and not stopped:
         yield f"exit code {done.returncode}"
-    if len(errors) != (done.returncode != 0 and not surprised and not stopped):
+    if len(errors) != (done.returncode != 0 and not rung_fails and not stopped):
         yield f"exit code {done.returncode} with {len(errors)} lines that begin with error:"
     if others or "Traceback" in done.stdout:
-        yield "more than one line was said"
+        yield "more than one line was printed"
 
 
 def test_it_ends_with_one_line_at_most(home, tmp_path):
@@ -275,7 +278,7 @@ def test_it_ends_with_one_line_at_most(home, tmp_path):
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(st.randoms(use_true_random=True).map(a_case))
+    @given(st.randoms(use_true_random=True).map(draw_case))
     def check(case):
         faults = problems(home, tmp_path / str(next(number)), case)
         assert not faults, "\n".join([repr(case), *faults])
@@ -294,7 +297,7 @@ NUMBERS = [
 
 
 def absurd_numbers(script, name):
-    """Those which are read, and the sentences with which the others are refused."""
+    """(values that are accepted, the sentences with which the others are refused)"""
     accepted, refusals = [], []
     for value in ABSURD:
         try:

@@ -16,8 +16,8 @@ from ddp_course.lab import gpu_record
 
 pytestmark = pytest.mark.smoke
 
-SAY_SO = ["README.md", "docs/trainers.md", "benchmarks/RESULTS.md", "notebooks/04_ddp.ipynb"]
-SAY_SO += ["ddp_course/minigpt_ddp.py", "ddp_course/skeleton_ddp.py", "notebooks/cheat_sheet.md"]
+PAGES = ["README.md", "docs/trainers.md", "benchmarks/RESULTS.md", "notebooks/04_ddp.ipynb"]
+PAGES += ["ddp_course/minigpt_ddp.py", "ddp_course/skeleton_ddp.py", "notebooks/cheat_sheet.md"]
 GPU = ROOT / "benchmarks" / "gpu.py"
 MADE = {
     "made_by_hand": True,
@@ -87,18 +87,18 @@ def test_without_a_gpu_nothing_is_started():
     assert run.stderr == f"make gpu needs an NVIDIA GPU, and torch {torch.__version__} sees none here\n"
 
 
-@pytest.mark.parametrize("name", SAY_SO)
-def test_cpus_so_far_is_said_exactly_while_there_is_no_record(name):
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_say_on_cpus_so_far_exactly_while_there_is_no_record(name):
     record = "peers" if "benchmarks" in name else "launchables"
     words = " ".join((ROOT / name).read_text().split())
     assert ("on CPUs so far" in words) == (gpu_record.read_record(record) is None)
 
 
-def test_notebooks_ask_for_records_that_make_gpu_writes():
-    asked = {}
+def test_notebooks_show_records_that_make_gpu_writes():
+    shown = {}
     for path in (ROOT / "notebooks").glob("*.ipynb"):
         code = "".join(cell.source for cell in read_notebook(path).cells if cell.cell_type == "code")
         for words in re.findall(r"show_gpu_record\((.*?)\)", code):
-            asked.setdefault(path.stem.partition("_")[0], []).extend(re.findall(r"\w+", words))
-    assert sorted(asked) == ["04", "07", "07b", "10", "11", "14", "16b", "17"]
-    assert set().union(*asked.values()) <= set(parts())
+            shown.setdefault(path.stem.partition("_")[0], []).extend(re.findall(r"\w+", words))
+    assert sorted(shown) == ["04", "07", "07b", "10", "11", "14", "16b", "17"]
+    assert set().union(*shown.values()) <= set(parts())

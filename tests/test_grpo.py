@@ -46,12 +46,12 @@ GRPO = ROOT / "ddp_course" / "grpo_ddp.py"
 
 @pytest.mark.parametrize("reward", [0.0, 1.0, 0.1, 1e-8, -3e6])
 def test_a_group_of_equals_teaches_nothing(reward):
-    """Not nearly nothing: eight times 0.1 has a mean that is not 0.1, and a deviation of that size."""
+    """Exactly zero, although the float32 mean of eight times 0.1 is not 0.1."""
     assert torch.equal(group_advantages(torch.full((3, 8), reward)), torch.zeros(3, 8))
 
 
 def tensors(sequences=6, length=9, vocabulary=11, width=5):
-    """Hidden states, an output matrix, and what a batch holds: ragged completions, probabilities that have moved."""
+    """Hidden states, an output matrix, tokens, and the other arguments of the loss: completions of several lengths."""
     generator = torch.Generator().manual_seed(2)
 
     def normal(*shape):
@@ -59,8 +59,8 @@ def tensors(sequences=6, length=9, vocabulary=11, width=5):
 
     hidden, output = normal(sequences, length, width).requires_grad_(), normal(vocabulary, width).requires_grad_()
     tokens = torch.randint(vocabulary, (sequences, length), generator=generator)
-    starts, places = torch.arange(sequences)[:, None] % 3, torch.arange(length - 1)
-    counted = (starts <= places) & (places < length - 1 - torch.arange(sequences)[:, None] % 4)
+    starts, positions = torch.arange(sequences)[:, None] % 3, torch.arange(length - 1)
+    counted = (starts <= positions) & (positions < length - 1 - torch.arange(sequences)[:, None] % 4)
     log_probs, _ = token_log_probs((hidden @ output.T).detach(), tokens, 0.7)
     shape = log_probs.shape
     inputs = {
@@ -96,7 +96,7 @@ def test_the_loss_token_by_token():
 
 @pytest.mark.parametrize("kind", ["dapo", "grpo"])
 def test_the_loss_is_that_of_liger_kernel(kind):
-    """An implementation by others: the same loss, the same gradients, the same share of clipped tokens.
+    """The same loss, the same gradients, the same share of clipped tokens.
 
     dapo: the mean over all tokens, as ours. grpo: the mean of the completions' means, put together from our sums.
     """
@@ -125,7 +125,7 @@ def test_the_loss_is_that_of_liger_kernel(kind):
     assert (clipped / inputs["counted"].sum()).item() == pytest.approx(their_share.item())
 
 
-def test_what_is_not_counted_has_no_gradient_however_far_away_it_is():
+def test_a_token_that_is_not_counted_has_no_gradient():
     """exp(200) is infinite in float32, and a gradient of 0 times infinity is NaN: the mask has to come first."""
     far = torch.full((2, 4), -200.0)
     log_probs = torch.full((2, 4), -1.0, requires_grad=True)
@@ -190,7 +190,7 @@ def test_a_kl_that_is_no_number_leaves_beta_as_it_is():
 
 
 def test_pairs_without_a_prompt_and_with_one_token(tmp_path):
-    """Nothing would stand before the answer, and so nothing would be predicted: the end of a text stands there."""
+    """An empty prompt is replaced by the token that ends a text, because the first token is not predicted."""
     torch.manual_seed(1)
     words = tokenizer.build("bytes", [])
     model = MiniGPT(MiniGPTConfig(256, 16, 1, 1, 8))
@@ -210,7 +210,7 @@ def test_pairs_without_a_prompt_and_with_one_token(tmp_path):
         (["--beta", "1e-9"], "--beta must be 0 or from 1e-06 to 1000"),
     ],
 )
-def test_numbers_that_lead_nowhere_are_refused(flags, message):
+def test_numbers_out_of_range_are_refused(flags, message):
     with pytest.raises(InputError, match=message):
         command_line.parse(grpo_ddp.PRESETS, flags)
 
@@ -244,9 +244,9 @@ JUDGED = {
 }
 
 
-@pytest.mark.parametrize("what", JUDGED)
-def test_what_parses(what):
-    completion, expected = JUDGED[what]
+@pytest.mark.parametrize("title", JUDGED)
+def test_what_parses(title):
+    completion, expected = JUDGED[title]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert parses(HEADER, completion, min_statements=2) is expected
@@ -283,7 +283,7 @@ def code(tmp_path_factory):
     return folder
 
 
-def test_prompts_are_headers_that_stand_in_the_corpus_once(tmp_path):
+def test_prompts_are_headers_that_the_corpus_has_once(tmp_path):
     for n in range(1, 19):
         (tmp_path / f"a{n:02}.py").write_text(f"x = {n}\n")
     (tmp_path / "a00.py").write_text(
@@ -345,7 +345,7 @@ def test_the_same_completions_give_the_same_step(climb, nproc, policy):
 
 
 def test_the_rung_notices_what_is_of_one_rank_only(climb):
-    """A divisor or a beta of a rank's own: replicas stay equal (the ranks were asked), and the step is another."""
+    """With a rank's own divisor or beta the replicas stay equal, which the ranks assert, but the step is another."""
     (weights, results), (single, _) = climb[2], climb[1]
     for title in ("minigpt, own divisor", "minigpt, own beta"):
         assert largest_gap(weights[title], single[title]) > 1e-6, title
@@ -357,7 +357,7 @@ def test_the_rung_notices_what_is_of_one_rank_only(climb):
 
 @pytest.fixture(scope="module")
 def pretrained(code, tmp_path_factory):
-    """A tiny model that has read the functions for some seconds: few of the texts that it writes parse."""
+    """The run of a tiny model after 120 steps on the functions: few of its completions parse."""
     run_dir = tmp_path_factory.mktemp("pretrained")
     flags = "--steps 120 --learning-rate 3e-3 --validate-every 0 --checkpoint-every 0 --warmup-steps 10"
     train_here(run_dir, "--data", code, *flags.split())
@@ -381,19 +381,19 @@ LEARN = (
 
 @pytest.fixture(scope="module")
 def runs(pretrained, code, tmp_path_factory):
-    """The folder of three runs of two ranks, with all checkpoints, and of what the stopped one printed.
+    """The folder of two runs on two ranks, with all checkpoints, and of the output of a stopped job.
 
-    whole: undisturbed, and long enough to learn. resumed: from its step 6; SIGTERM comes while it samples, and it
-    resumes again.
+    whole: undisturbed, and long enough to learn. resumed: from step 6 of whole; SIGTERM stops it while it samples, and
+    it resumes again.
     """
     top = tmp_path_factory.mktemp("runs")
     resume = {"script": "grpo", "flags": arguments(pretrained, code, top / "resumed", *LEARN, "--resume", "auto")}
+    stop = {"copy": [top / "whole", 6, top / "resumed"], "fault": "stopped while sampling", "printed": top}
     jobs = {
         "whole": {"script": "grpo", "flags": arguments(pretrained, code, top / "whole", *LEARN)},
-        "stopped": resume | {"copy": [top / "whole", 6, top / "resumed"], "fault": "stopped while sampling"},
+        "stopped": resume | stop,
         "resumed": resume,
     }
-    jobs["stopped"]["printed"] = top
     assert run_jobs(top, jobs, 2).outcomes == {"whole": "0", "stopped": "75", "resumed": "0"}
     return top
 
@@ -443,7 +443,7 @@ def test_two_ranks_resume_bit_equal(runs, whole):
     assert not torch.equal(*(state["torch"] for state in ours["random_states"])), "ranks draw different numbers"
 
 
-def test_a_run_goes_on_with_the_prompts_it_began_with(pretrained, code, tmp_path, monkeypatch):
+def test_a_resumed_run_keeps_its_prompts(pretrained, code, tmp_path, monkeypatch):
     monkeypatch.setenv("DDP_COURSE_CACHE", str(tmp_path / "cache"))
     shutil.copytree(code, tmp_path / "code")
     words = pretrained, tmp_path / "code", tmp_path / "run", "--resume", "auto", "--validate-every", 0
@@ -476,7 +476,7 @@ BAD = {
     "too many prompts": (["--prompts-per-update", "5000"], "a step wants 5000 different prompts, the corpus has"),
     "no Python": (["--data", "{tmp}/text"], "has no function"),
     "a reward model without a path": (["--reward", "model"], "--reward model and --reward-model PATH belong together"),
-    "pairs that nobody reads": (["--pairs", "x.jsonl"], "--objective pairwise and --pairs FILE belong together"),
+    "pairs without their objective": (["--pairs", "x.jsonl"], "--objective pairwise and --pairs FILE belong together"),
     "pairs that are not there": (["--objective", "pairwise", "--pairs", "{tmp}/x.jsonl"], "x.jsonl"),
     "a bad line": (
         ["--objective", "pairwise", "--pairs", "{tmp}/bad.jsonl"],
@@ -490,10 +490,10 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("what", BAD)
-def test_bad_input_is_one_sentence(pretrained, code, whole, tmp_path, what):
-    """In this process: how a launchable turns an InputError into one line and an exit code is the same for all."""
-    flags, message = BAD[what]
+@pytest.mark.parametrize("title", BAD)
+def test_bad_input_is_one_sentence(pretrained, code, whole, tmp_path, title):
+    """In this process: test_bad_input.py shows that a launchable prints an InputError as one line."""
+    flags, message = BAD[title]
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "a.txt").write_text("no code here\n" * 99)
     (tmp_path / "bad.jsonl").write_text('{"prompt": "a", "chosen": "b"}\n')

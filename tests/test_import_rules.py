@@ -24,7 +24,7 @@ def printed_by(code: str) -> str:
     return run.stdout.strip()
 
 
-def test_what_a_rank_loads():
+def test_a_rank_loads_no_forbidden_module():
     rooms = [PACKAGE.parent.joinpath(*name.split(".")) for name in IN_A_RANK["source_modules"]]
     files = [file for room in rooms for file in (sorted(room.rglob("*.py")) or [room.with_suffix(".py")])]
     modules = [".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts) for file in files]
@@ -34,7 +34,7 @@ def test_what_a_rank_loads():
     assert printed_by(f"{code}print(sorted(set(sys.modules) & {never!r}))") == "[]"
 
 
-def test_what_starts_ranks_does_not_wait_for_torch():
+def test_modules_that_start_ranks_do_not_import_torch():
     starters = ["launcher", "cluster.job", "predict.__main__", "plan.__main__", "lab.figures"]
     code = "".join(f"import ddp_course.{name}\n" for name in starters) + "import sys; print('torch' in sys.modules)"
     assert printed_by(code) == "False", "loading torch costs every kernel and every command a second"

@@ -1,4 +1,4 @@
-"""The clusters of exercise 16.2 were real ones: what their machines reported, and what gloo published.
+"""The clusters of exercise 16.2 are recordings: what their machines reported, and what gloo published.
 
     python tests/test_interface_facts.py        record them again, into the folder of the question
 
@@ -113,7 +113,7 @@ def record() -> dict[str, dict]:
 
 
 @here
-def test_what_was_recorded_is_what_gloo_does():
+def test_a_new_recording_equals_the_stored_one():
     assert plain(record()) == plain(json.loads(CHECKS.RECORDED.read_text()))
 
 
@@ -125,7 +125,7 @@ def test_the_rule_of_the_question_is_what_gloo_did():
 
 
 def plain(by_case):
-    """Without what is another number each time: the other end of a cable, an address made from that of a card."""
+    """Without what differs in each recording: the index of a cable's other end, and link-local IPv6 addresses."""
     return re.sub(r"@\w+ *|fe80:[\w:]*", "", json.dumps(by_case))
 
 

@@ -41,7 +41,7 @@ MICRO_BATCH, WHOLE_BATCH = {"some accumulation": 8, "more accumulation": 2}, 32
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A function: (precision, micro-batch size, ranks) -> the run's folder; all runs on as many ranks train at once."""
+    """A function: (precision, micro-batch size, ranks) -> the folder of the run. As many ranks have one launch."""
 
     @functools.cache
     def folder_of(nproc):
@@ -79,14 +79,14 @@ def test_accumulation_equals_one_large_batch(runs, precision):
 
 
 def test_the_ladder_would_notice_another_seed(runs, tmp_path):
-    """The comparison can fail: another order of the same data is far outside every tolerance."""
+    """Another order of the same data is far outside every tolerance."""
     single = runs("float64", 8, 1)
     train_here(tmp_path, "--steps", STEPS, "--precision", "float64", "--seed", 2)
     assert largest_gap(checkpoint(tmp_path, STEPS)["model"], checkpoint(single, STEPS)["model"]) > 1e-3
 
 
 def test_the_first_loss_is_that_of_the_data(runs):
-    """Not only equal to each other, but right: the first step's loss, computed again in the plainest way."""
+    """Not only equal to each other, but correct: the first step's loss, computed without batches or a loss function."""
     config = PRESETS["tiny"]
     tokens = open_tokens(prepare("stdlib", "bytes"))
     torch.manual_seed(config.seed)
@@ -102,7 +102,8 @@ def test_the_first_loss_is_that_of_the_data(runs):
 # ---- every rung --------------------------------------------------------------------------------------------------
 
 LADDER = ROOT / "ddp_course" / "ladder_ddp.py"
-NOT_EQUAL = {rung.name: rung.differs_from for rung in all_rungs() if rung.expected == DIFFERENT}  # from so many ranks
+# {rung: the number of ranks from which on it differs}
+DIFFERS_FROM = {rung.name: rung.differs_from for rung in all_rungs() if rung.expected == DIFFERENT}
 FAULTS = ("no_all_reduce", "sum_for_mean", "same_share")
 FOR_FAULTS = (
     "plain,accumulation,ragged token counts,fp16 messages,by hand: overlapped,by hand: bucketed,fully sharded,"
@@ -114,7 +115,7 @@ BOUNDED = {"bf16", "fp16 and scaler", "fp16 messages", "PowerSGD messages"}
 
 @pytest.fixture(scope="module")
 def climb(tmp_path_factory):
-    """A function: ranks -> the records of all rungs, by rung. It climbs the ladder once on as many ranks."""
+    """A function: ranks -> {rung: its record}, from one climb of the whole ladder on as many ranks."""
 
     @functools.cache
     def records(nproc):
@@ -131,8 +132,8 @@ def test_rung(climb, nproc, rung):
     record = climb(nproc)[rung]
     assert record["world_size"] == nproc and record["because"]
     assert all(record["facts"].values()), record["facts"]
-    if rung in NOT_EQUAL and nproc >= NOT_EQUAL[rung]:
-        assert record["gap"] > 1e6 * record["tolerance"], "it does not differ by rounding, but by what it computes"
+    if rung in DIFFERS_FROM and nproc >= DIFFERS_FROM[rung]:
+        assert record["gap"] > 1e6 * record["tolerance"], "the difference is far larger than rounding"
     else:
         assert record["gap"] <= record["tolerance"]
     assert record["as_expected"]
@@ -152,7 +153,7 @@ def test_sync_batch_norm_is_no_cure_on_a_cpu(climb):
 
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory, module_launches_warm):
-    """Another model, seed and size on 2 ranks; without a fault, then with each: (fault, rung) -> record."""
+    """Another model, seed and size on 2 ranks, without a fault and with each: {(fault, rung): record}"""
     out = tmp_path_factory.mktemp("ladder") / "records.jsonl"
     flags = ("--model", "recurrent", "--seed", 29, "--width", 24, "--layers", 1, "--steps", 4)
     flags += ("--fault", ",".join(["none", *FAULTS]), "--rungs", ",".join(FOR_FAULTS))
@@ -169,14 +170,14 @@ def test_rung_of_another_model_seed_and_size(faulty, rung):
 @pytest.mark.parametrize("rung", FOR_FAULTS)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_broken_rung_is_caught(faulty, fault, rung):
-    """One mistake in the training loop, and the rung is beyond its tolerance by far."""
+    """With one mistake in the training loop the gap of the rung is far larger than its tolerance."""
     record = faulty[fault, rung]
     assert not record["holds"] and not record["as_expected"]
     assert record["gap"] > (2 if rung in BOUNDED else 1000) * record["tolerance"]
 
 
 def test_three_axes_of_two_ranks_each(tmp_path):
-    """The fewest on which each axis has several ranks. Each mistake of the data's axis is noticed as well."""
+    """Eight ranks are the fewest for it. Each mistake of the data's axis is noticed as well."""
     out = tmp_path / "records.jsonl"
     flags = ("--fault", ",".join(["none", *FAULTS]), "--rungs", "data x pipeline x tensor,three axes: own norm")
     warm.ranks(LADDER, *flags, "--steps", 2, "--out", out, nproc=8, exit_code=1)
@@ -187,7 +188,7 @@ def test_three_axes_of_two_ranks_each(tmp_path):
 
 @pytest.fixture(scope="module")
 def faulty_on_a_mesh(tmp_path_factory):
-    """Two axes of two ranks, with each mistake that the axis of the data knows: (fault, rung) -> record."""
+    """Two axes of two ranks, with each mistake of the data's axis: {(fault, rung): record}"""
     out = tmp_path_factory.mktemp("ladder") / "records.jsonl"
     flags = ("--fault", ",".join([*FAULTS, "global_rank"]), "--rungs", ",".join(ON_A_MESH), "--steps", 2)
     warm.ranks(LADDER, *flags, "--layers", 1, "--out", out, nproc=4, exit_code=1)
@@ -202,7 +203,7 @@ def test_a_broken_axis_of_the_data_is_caught(faulty_on_a_mesh, fault, rung):
 
 
 def test_axes_of_three_ranks_and_sizes_that_do_not_divide(tmp_path):
-    """Sizes are enlarged until they can be cut; experts do without, and one of three ranks has no window at all."""
+    """Sizes are enlarged until they divide. With experts they are not, and one of three ranks has no window."""
     rungs = (
         "tensor: clipping,tensor: sequence,ZBVZeroBubble,ring attention: zigzag,Ulysses,experts: balance loss,"
         "data x experts,cp x ep,FSDP2 x tensor,data x pipeline,data x pipeline x tensor"
@@ -214,17 +215,17 @@ def test_axes_of_three_ranks_and_sizes_that_do_not_divide(tmp_path):
 
 
 @pytest.mark.parametrize("ranks", range(1, 13))
-def test_what_a_rung_cuts_divides(ranks):
-    """At any number of ranks, whatever sizes were asked for; and sizes that divide stay as they are."""
-    for asked in (Setting(), Setting(width=22, context=5, windows=3, layers=3)):
-        fitted = with_tokens(asked, ranks)
+def test_sizes_are_enlarged_until_they_divide(ranks):
+    """Sizes that divide are kept."""
+    for setting in (Setting(), Setting(width=22, context=5, windows=3, layers=3)):
+        fitted = with_tokens(setting, ranks)
         assert fitted.heads % ranks == 0 == fitted.width % fitted.heads and fitted.context % (2 * ranks) == 0
-        assert fitted.width >= asked.width and fitted.context >= asked.context
+        assert fitted.width >= setting.width and fitted.context >= setting.context
         for per_rank in (1, 2):
-            fitted = pipeline_rungs.fits(asked, ranks, per_rank, replicas=2)
-            assert fitted.layers % (ranks * per_rank) == 0 and fitted.layers >= asked.layers
+            fitted = pipeline_rungs.fits(setting, ranks, per_rank, replicas=2)
+            assert fitted.layers % (ranks * per_rank) == 0 and fitted.layers >= setting.layers
             micro_batches = pipeline_rungs.micro_batch_count(ranks)
-            assert fitted.windows % (2 * micro_batches) == 0 and fitted.windows >= asked.windows
+            assert fitted.windows % (2 * micro_batches) == 0 and fitted.windows >= setting.windows
     assert with_tokens(Setting(), 4) == Setting(heads=4)
 
 
@@ -241,7 +242,7 @@ def test_an_out_that_cannot_be_written_is_refused_before_the_climb(tmp_path, mon
 
 def test_only_records_of_the_ladder_are_overwritten(tmp_path):
     out, flags = tmp_path / "out", ("--rungs", "plain", "--steps", 1)
-    for content in (b"my thesis\n", b'{"rung": "plain"}\n', b"[1]\n", b"\xff\0"):
+    for content in (b"a note\n", b'{"rung": "plain"}\n', b"[1]\n", b"\xff\0"):
         out.write_bytes(content)
         path = tmp_path / "nowhere" / ".." / "out" if content == b"[1]\n" else out
         done = warm.single_process(LADDER, "--out", path, *flags)
@@ -261,7 +262,7 @@ def test_a_size_that_no_machine_holds_is_refused_before_the_climb(flag):
     assert done.returncode == 1 and done.stderr.startswith("error: this climb needs at least"), done.stderr
 
 
-def test_the_memory_of_all_layers_is_asked_for(monkeypatch):
+def test_the_memory_of_all_layers_is_required(monkeypatch):
     """18 x 1000^2 float64 weights, their gradients and the optimizer's two averages take 0.58 GB; one layer, 0.19."""
     monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=int(0.5e9)))
     try:
@@ -272,7 +273,7 @@ def test_the_memory_of_all_layers_is_asked_for(monkeypatch):
 
 
 @pytest.mark.parametrize("flag", ["--seed=-1", f"--seed={2**64}", "--timeout-seconds=nan", "--timeout-seconds=-3"])
-def test_numbers_that_make_no_sense_are_refused(flag):
+def test_numbers_out_of_range_are_refused(flag):
     with pytest.raises(InputError, match=f"{flag.partition('=')[0]} must be "):
         parse({"ladder": LadderConfig()}, [flag])
 

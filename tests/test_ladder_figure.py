@@ -1,4 +1,4 @@
-"""The ladder's picture: what it reads, what its title says, and that a rung beyond its tolerance stands out."""
+"""The ladder's picture: its records, its title, and the colour of a rung beyond its tolerance."""
 
 import json
 
@@ -51,7 +51,7 @@ def test_what_is_only_bounded_is_not_counted_as_equal():
 
 
 def test_many_mistakes_are_counted_in_the_title():
-    """Each is a rung that has to be apart; one that was not expected is named."""
+    """Each is a rung that is expected to differ; one that differs unexpectedly is named."""
     mistakes = [record(f"mistake {number}", 1e-2) | {"as_expected": True} for number in range(4)]
     assert headline([*RECORDS[:2], *mistakes]).endswith("at 1 and 2 processes; 4 are different, as expected")
     mistakes[2]["as_expected"] = False

@@ -1,4 +1,4 @@
-"""The launcher: what it shows and returns, whom it blames, and that nothing survives it."""
+"""The launcher: what it shows and returns, which rank it names as failed, and that it leaves no process behind."""
 
 import contextlib
 import io
@@ -29,7 +29,7 @@ from ddp_course.lab.figures import style
 from ddp_course.launcher import Run, RunFailed, RunTimedOut, torchrun
 from ddp_course.launcher.cores import threads_per_process
 
-TALKS = """
+PRINTS = """
 import json, os, sys, time
 rank = os.environ["RANK"]
 if rank == "0":
@@ -73,9 +73,9 @@ def save(*_):
     sys.exit(0)
 
 signal.signal(signal.SIGTERM, save)
-me = Path(sys.argv[1], "rank_" + os.environ["RANK"])
-me.with_suffix(".new").write_text(f"{os.getpid()} {os.getppid()}")
-me.with_suffix(".new").rename(me)
+pids = Path(sys.argv[1], "rank_" + os.environ["RANK"])
+pids.with_suffix(".new").write_text(f"{os.getpid()} {os.getppid()}")
+pids.with_suffix(".new").rename(pids)
 print("ready")
 time.sleep(100)
 """
@@ -87,7 +87,7 @@ try:
 except RunFailed as error:
     print("FAILED:", error)
 """
-HANG = 600  # seconds, on a machine as slow as may be: what takes longer will never end
+TIME_LIMIT = 600  # seconds, also on a slow machine
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +108,7 @@ def in_a_shell(command):
 
 
 def test_a_launch_shows_and_returns_what_the_printed_command_prints(monkeypatch):
-    """The launcher adds its mark and what concerns the output: nothing that changes what a script does."""
+    """The launcher adds its tag and variables of the output, and changes nothing else that a script sees."""
 
     class Stamped(io.StringIO):
         def write(self, text):
@@ -119,7 +119,7 @@ def test_a_launch_shows_and_returns_what_the_printed_command_prints(monkeypatch)
     monkeypatch.setenv("PYTHONPATH", "of_the_user")
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     with contextlib.redirect_stdout(Stamped()) as shown:
-        run = torchrun(script(TALKS), "a b", 3, nproc=2, env={"GREETING": "it's"}, show_every=10)
+        run = torchrun(script(PRINTS), "a b", 3, nproc=2, env={"GREETING": "it's"}, show_every=10)
     end = time.monotonic()
     from_cell = json.loads(Path("rank_0.json").read_text())
 
@@ -169,7 +169,7 @@ def test_quiet_check_false_and_restarts(capsys):
     assert "ChildFailedError" in "\n".join(run.launcher_lines)
 
 
-def test_what_torchrun_writes_anew_is_read_as_well(tmp_path):
+def test_files_that_torchrun_writes_again_are_read(tmp_path):
     """When a node joins or leaves, torchrun removes the folder of the attempt and writes one of the same name."""
     run = Run("", {0: []}, {0: {}})
     output = rank_output.RankOutput(tmp_path, run, quiet=True)
@@ -187,7 +187,9 @@ def test_what_torchrun_writes_anew_is_read_as_well(tmp_path):
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the names of threads in /proc")
 @pytest.mark.parametrize("remedy", ["", "import torch.distributed.nn"])
 def test_the_threads_of_gloo_end_with_a_plain_script(remedy):
-    """One that runs on while Python ends can abort it; torch.distributed.nn, loaded late, keeps the group with them."""
+    """A thread that outlives the group can abort Python as it ends. torch keeps the group and its threads if
+    torch.distributed.nn is imported late.
+    """
     plain = script(f"""
 import json, os, torch
 import torch.distributed as dist
@@ -210,7 +212,7 @@ print(json.dumps({{"left": [name for name in names if "gloo" in name]}}))
     if remedy:
         assert left == [[], []]
     else:
-        assert all(left), "torch does not keep the group any more: drop the remedy"
+        assert all(left), "torch no longer keeps the group: remove the remedy"
 
 
 @pytest.mark.parametrize("how", ["raise", "exit", "kill"])
@@ -229,7 +231,7 @@ def test_names_the_rank_that_failed_first(how, capsys):
         assert "ValueError: injected at step 2" in message
     if how == "exit":
         assert message.startswith("rank 1 left with exit code 0 while others were still working")
-        # This is what torchrun has to say: the victim, and nothing about rank 1.
+        # torchrun itself names the victim, and not rank 1.
         assert re.findall(r"rank +: (\d)", "\n".join(run.launcher_lines)) == ["0"]
     if how == "kill":
         assert message.startswith("rank 1 was killed by SIGKILL")
@@ -241,7 +243,7 @@ def test_names_the_rank_that_failed_first(how, capsys):
 
 
 def test_timeout_names_the_ranks_still_running():
-    for seconds in (15, 60, 240):  # the last on a machine so busy that its ranks have not started and met before
+    for seconds in (15, 60, 240):  # on a busy machine the ranks need longer to start and to form the group
         with pytest.raises(RunTimedOut) as caught:
             torchrun(script(FAILS_IN_A_COLLECTIVE), "sleep", nproc=2, timeout=seconds, env={"OMP_NUM_THREADS": 7})
         message = str(caught.value)
@@ -257,7 +259,7 @@ def test_timeout_names_the_ranks_still_running():
 
 def test_timeout_without_check_returns_the_run():
     run = torchrun(script("import time; time.sleep(60)"), nproc=1, timeout=0.5, check=False, quiet=True)
-    assert run.timed_out and run.seconds < 50, "it was left to sleep to its end"
+    assert run.timed_out and run.seconds < 50, "the rank slept to its end"
     assert "timed out" in repr(run)
 
 
@@ -268,7 +270,7 @@ def launched(text=SLEEPS):
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
         ranks = [Path("rank_0"), Path("rank_1")]
-        assert wait_until(lambda: all(path.exists() for path in ranks), HANG)
+        assert wait_until(lambda: all(path.exists() for path in ranks), TIME_LIMIT)
         rank_pids = [int(path.read_text().split()[0]) for path in ranks]
         launcher = int(ranks[0].read_text().split()[1])
         supervisor = psutil.Process(launcher).ppid()
@@ -291,9 +293,9 @@ def launched(text=SLEEPS):
 def test_nothing_survives_kill_9(victim, message):
     with launched() as (process, pids):
         os.kill(pids[victim], signal.SIGKILL)
-        output, _ = process.communicate(timeout=HANG)  # ends when nobody holds its stdout any more
-        assert wait_until(lambda: not processes_of_this_test(), HANG), processes_of_this_test()
-        assert wait_until(lambda: not list(Path("tmp").glob("ddp_course_run_*")), HANG)
+        output, _ = process.communicate(timeout=TIME_LIMIT)  # until no process has its stdout open
+        assert wait_until(lambda: not processes_of_this_test(), TIME_LIMIT), processes_of_this_test()
+        assert wait_until(lambda: not list(Path("tmp").glob("ddp_course_run_*")), TIME_LIMIT)
         if message:
             assert process.returncode == 0
             assert message in output
@@ -306,7 +308,7 @@ def test_second_interrupt_ends_at_once():
         time.sleep(1)
         assert process.poll() is None  # it waits for the ranks
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=HANG)
+        process.communicate(timeout=TIME_LIMIT)
         assert not processes_of_this_test()
 
 
@@ -340,11 +342,11 @@ def test_interrupting_a_cell_ends_the_ranks():
         client.execute("from ddp_course.launcher import torchrun\ntorchrun('script.py', '.', nproc=2)")
         text = ""
         while text.count("ready") < 2:
-            message = client.get_iopub_msg(timeout=HANG)
+            message = client.get_iopub_msg(timeout=TIME_LIMIT)
             text += message["content"].get("text", "")
         manager.interrupt_kernel()
         while message["msg_type"] != "error":
-            message = client.get_iopub_msg(timeout=HANG)
+            message = client.get_iopub_msg(timeout=TIME_LIMIT)
             text += message["content"].get("text", "")
         assert message["content"]["ename"] == "KeyboardInterrupt"
         assert text.count("saved") == 2
@@ -375,7 +377,7 @@ def test_ansi_colours_are_the_figures_colours():
         assert distance[code] == min(distance.values()), (rank, min(distance, key=distance.get))
 
 
-# Whom to blame, on recorded words.
+# ---- which rank failed first, from recorded output -----------------------------------------------------------------
 
 CLOSED = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:924. GLHF!"
 TRACE = ["Traceback (most recent call last):", '  File "a.py", line 1, in <module>', "    step()"]
@@ -383,10 +385,13 @@ DURING = ["", "During handling of the above exception, another exception occurre
 CAUSE = ["", "The above exception was the direct cause of the following exception:", ""]
 
 
-def blame(errors, report, closed=(), ranks_before=0):
-    """errors: rank -> stderr; report: rank -> exit code; closed: ranks torchrun sent SIGTERM. pid = 100 + rank.
+def failure_of(errors, report, closed=(), ranks_before=0):
+    """(exit codes, the failure) of a job, of whose torchrun a log is made up.
 
-    ranks_before: how many ranks of the job are on the nodes before this one.
+    errors         {rank: lines of stderr}
+    report         {rank: exit code}
+    closed         the ranks to which torchrun sent SIGTERM
+    ranks_before   the number of ranks of the job on earlier nodes
     """
     log = [f"W1121 api.py:1028] Sending process {100 + rank} closing signal SIGTERM" for rank in closed]
     log.append("E1121 api.py:1002] failed (exitcode: 1) local_rank: 0 (pid: 100) of binary: python")
@@ -421,8 +426,8 @@ VICTIM, GUILTY = [*TRACE, CLOSED], [*TRACE, "KeyError: 'x'"]
         pytest.param(VICTIM, [*GUILTY, "terminate called without an active exception"], -6, {}, id="it aborted"),
     ],
 )
-def test_rank_1_is_guilty(victim, guilty, exit_code, options):
-    codes, failure = blame({0: victim, 1: guilty}, {0: 1, 1: exit_code}, **options)
+def test_rank_1_failed_first(victim, guilty, exit_code, options):
+    codes, failure = failure_of({0: victim, 1: guilty}, {0: 1, 1: exit_code}, **options)
     assert codes == {0: 1, 1: exit_code} and failure.rank == 1
     assert failure.text.startswith("rank 1 failed") and "KeyError: 'x'" in failure.text
     assert "rank 0 lost contact: RuntimeError" in failure.text
@@ -431,28 +436,28 @@ def test_rank_1_is_guilty(victim, guilty, exit_code, options):
 
 def test_a_rank_that_obeyed_sigterm_did_not_leave_early():
     errors = {0: [*TRACE, "RuntimeError: Timed out waiting 4000ms for recv operation to complete"], 1: []}
-    codes, failure = blame(errors, {0: 1}, closed=[1])
+    codes, failure = failure_of(errors, {0: 1}, closed=[1])
     assert codes == {0: 1, 1: 0} and failure.rank == 0
-    assert blame(errors, {0: 1})[1].rank == 1  # no SIGTERM: it was gone before
+    assert failure_of(errors, {0: 1})[1].rank == 1  # no SIGTERM: it was gone before
 
 
 def test_ranks_that_were_asked_to_stop_have_not_failed():
-    codes, failure = blame({0: ["stopped after step 7"], 1: []}, {0: 75, 1: 75})
+    codes, failure = failure_of({0: ["stopped after step 7"], 1: []}, {0: 75, 1: 75})
     assert codes == {0: 75, 1: 75} and failure.exit_code == 75
     assert failure.text.startswith("the run stopped before its end: every rank ended with exit code 75")
     assert "stopped after step 7" in failure.text
-    assert blame({0: [], 1: [*TRACE, "KeyError: 'x'"]}, {0: 75, 1: 1})[1].rank == 1  # one has failed
+    assert failure_of({0: [], 1: [*TRACE, "KeyError: 'x'"]}, {0: 75, 1: 1})[1].rank == 1  # one has failed
 
 
 def test_a_rank_that_torchrun_ended_was_still_running():
     errors = {0: [*TRACE, "RuntimeError: Timed out waiting 4000ms for recv operation to complete"], 1: []}
-    _, failure = blame(errors, {0: 1, 1: -15}, closed=[1])
+    _, failure = failure_of(errors, {0: 1, 1: -15}, closed=[1])
     assert failure.rank == 0 and "rank 0 lost contact" in failure.text
     assert "rank 1 was still running and was ended by torchrun" in failure.text
 
 
-def test_a_process_is_known_in_the_moment_that_it_starts():
-    """Linux shows an empty environment then, in every third of these."""
+def test_the_environment_of_a_starting_process_is_read():
+    """While a process starts, Linux shows an empty environment in every third of these cases."""
     for _ in range(50):
         with subprocess.Popen(["sleep", "99"], env={RUN_VARIABLE: "this one"}) as sleeper:
             variables = environment_of(psutil.Process(sleeper.pid))

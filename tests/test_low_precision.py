@@ -30,14 +30,14 @@ def test_both_roundings_give_bfloat16_numbers_and_keep_those():
 
 
 @pytest.mark.parametrize("value", [1.001, -1.001, 0.3, 1e-30])
-def test_stochastic_rounding_is_right_on_average_and_the_nearest_is_not(value):
+def test_stochastic_rounding_is_unbiased_and_rounding_to_nearest_is_not(value):
     weight = torch.full((200_000,), value)
     spacing = abs(weight[0].item()) / 128
     assert (round_stochastically(weight, seeded(1)).double().mean() - weight[0].double()).abs() < spacing / 100
     assert (round_to_nearest(weight) - weight).abs().min() > spacing / 100
 
 
-def test_a_scale_saves_what_is_too_small_or_too_large():
+def test_a_scale_keeps_values_that_are_too_small_or_too_large():
     values = torch.randn(64, 64, generator=seeded(1))
     for size in (1e-6, 1e6):
         error, unscaled_error = (
@@ -48,7 +48,7 @@ def test_a_scale_saves_what_is_too_small_or_too_large():
     assert torch.equal(in_float8(torch.zeros(4, 4)), torch.zeros(4, 4))
 
 
-def test_a_block_of_its_own_saves_small_values_beside_a_large_one():
+def test_blocks_keep_small_values_apart_from_a_large_one():
     values = torch.randn(4, 64, generator=seeded(1))
     values[0, 0] = 1e7
     whole, blocks = in_float8(values), in_float8(values, 32)

@@ -1,4 +1,4 @@
-"""The description of the machine: what is checked against the system itself, and what holds on any machine."""
+"""The description of the machine, checked against the system and with made-up systems, and its measurements."""
 
 import os
 import subprocess
@@ -74,7 +74,7 @@ def test_bf16_instructions_are_read_from_the_flags(monkeypatch):
     assert machine._bf16_instructions() == ("bf16",)
 
 
-def test_macos_answers_come_from_sysctl(monkeypatch):
+def test_on_macos_the_description_comes_from_sysctl(monkeypatch):
     answers = {"machdep.cpu.brand_string": "Apple M3", "hw.optional.arm.FEAT_BF16": "1"}
     monkeypatch.setattr(machine.platform, "system", lambda: "Darwin")
     monkeypatch.setattr(machine.platform, "mac_ver", lambda: ("15.1", (), "arm64"))
@@ -129,6 +129,6 @@ def test_measurements_are_plausible_on_any_machine():
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, "float32"])
-def test_matmul_peak_refuses_what_is_no_floating_point_type(dtype):
+def test_matmul_peak_needs_a_floating_point_type(dtype):
     with pytest.raises(InputError, match="floating-point"):
         machine.matmul_peak(dtype)
