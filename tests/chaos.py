@@ -34,7 +34,7 @@ from disturbance import copy_up_to, flip_a_bit
 from finetune_files import make_examples, make_opt
 from reward_runs import make_backbone, make_pairs
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-from training_runs import CODE, ROOT, metrics
+from training_runs import CODE, ROOT, metrics, same
 
 from ddp_course.launcher.nodes import free_port
 
@@ -221,7 +221,9 @@ def difference(run_dir: Path, whole: Path) -> str:
         if metrics(run_dir, key) != metrics(whole, key):
             return f"{key} differs: {metrics(run_dir, key)} and {metrics(whole, key)}"
     ours, theirs = (dict(leaves(last_state(item))) for item in (run_dir, whole))
-    names = [name for name in ours.keys() | theirs.keys() if not same(ours.get(name), theirs.get(name))]
+    if ours.keys() != theirs.keys():
+        return f"the last checkpoint has other entries: {sorted(ours.keys() ^ theirs.keys())[:3]}"
+    names = [name for name in ours if not same(ours[name], theirs[name])]
     return f"the last checkpoint differs in {sorted(names)[:3]}" if names else ""
 
 
@@ -243,10 +245,6 @@ def leaves(part: object, name: str = "") -> Iterator[tuple[str, object]]:
         yield from itertools.chain.from_iterable(leaves(item, f"{name}/{key}") for key, item in items)
     else:
         yield name, part
-
-
-def same(item: object, other: object) -> bool:
-    return torch.equal(item, other) if torch.is_tensor(item) and torch.is_tensor(other) else item == other
 
 
 def table(seed: int, done: list[tuple[Case, str]]) -> str:

@@ -12,8 +12,18 @@ import pytest
 import torch
 import warm
 from huggingface_folder import make_model
-from trainer_runs import assert_resumed_bit_equal, run_jobs, same
-from training_runs import ROOT, checkpoint, in_this_process, largest_gap, merged, metrics, one_process_group, train_here
+from trainer_runs import assert_resumed_bit_equal, run_jobs
+from training_runs import (
+    ROOT,
+    checkpoint,
+    in_this_process,
+    largest_gap,
+    merged,
+    metrics,
+    one_process_group,
+    same,
+    train_here,
+)
 
 from ddp_course import grpo_ddp
 from ddp_course.base.errors import InputError

@@ -8,8 +8,8 @@ from unittest import mock
 
 import pytest
 import torch
-from trainer_runs import run_jobs, same
-from training_runs import RECORDED_LOGS, checkpoint, in_this_process, largest_gap, merged, metrics, train_here
+from trainer_runs import run_jobs
+from training_runs import RECORDED_LOGS, checkpoint, in_this_process, largest_gap, merged, metrics, same, train_here
 
 from ddp_course import parallel_ddp
 from ddp_course.base.errors import InputError

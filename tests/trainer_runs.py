@@ -31,7 +31,7 @@ import warm
 from disturbance import copy_up_to
 from stopped_within_a_step import stopped_within
 from torch._C._distributed_c10d import _dump_fr_trace  # gloo's flight recorder, which is always on
-from training_runs import ROOT, checkpoint, metrics, one_process_group
+from training_runs import ROOT, checkpoint, metrics, one_process_group, same
 
 from ddp_course import diloco_ddp, experts_ddp, finetune_ddp, grpo_ddp, minigpt_ddp, parallel_ddp, puzzles_ddp
 from ddp_course.base.errors import InputError
@@ -266,15 +266,6 @@ def assert_resumed_bit_equal(resumed: Path, whole: Path, after: int, steps: int,
         assert ours == theirs and max(theirs) == steps, key
     ours, theirs = checkpoint(resumed, steps), checkpoint(whole, steps)
     assert same(ours[learnt], theirs[learnt]) and same(ours["optimizer"], theirs["optimizer"])
-
-
-def same(left, right) -> bool:
-    """Whether nested dicts and lists of tensors are equal."""
-    if isinstance(left, dict):
-        return left.keys() == right.keys() and all(same(left[name], right[name]) for name in left)
-    if isinstance(left, list):
-        return len(left) == len(right) and all(map(same, left, right))
-    return torch.equal(left, right) if isinstance(left, torch.Tensor) else left == right
 
 
 def plain_adamw(model: torch.nn.Module) -> torch.optim.AdamW:

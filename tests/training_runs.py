@@ -104,10 +104,13 @@ def largest_gap(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float
     return max((a[name].double() - b[name].double()).abs().max().item() for name in a)
 
 
-def assert_moments_equal(ours: dict, theirs: dict) -> None:
-    """Assert that the optimizer states of two checkpoints are equal to the last bit."""
-    for index, moments in theirs["optimizer"]["state"].items():
-        assert all((ours["optimizer"]["state"][index][name] == value).all() for name, value in moments.items())
+def same(left: object, right: object) -> bool:
+    """Whether nested dicts and lists of tensors are equal, bit by bit."""
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[name], right[name]) for name in left)
+    if isinstance(left, list):
+        return len(left) == len(right) and all(map(same, left, right))
+    return torch.equal(left, right) if isinstance(left, torch.Tensor) else left == right
 
 
 @contextlib.contextmanager
