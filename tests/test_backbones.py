@@ -278,7 +278,7 @@ def test_a_fingerprint_depends_on_weights_and_tokenizer_and_not_on_the_number_fo
     assert json.dumps(original.tokenizer_state)
 
 
-def test_whatever_a_policy_writes_gets_a_reward(tmp_path):
+def test_any_text_of_a_policy_gets_a_reward(tmp_path):
     """NUL bytes, broken UTF-8 and nothing at all occur in what an untrained policy samples."""
     model = RewardModel(
         load_backbone(f"minigpt:{make_backbone(tmp_path / 'run')}"), RewardHead(feature_count(16), 8), max_tokens=32

@@ -80,7 +80,7 @@ def test_buckets_are_in_the_order_of_their_completion():
 
 
 @pytest.mark.parametrize("wrapper", ["overlapped", "small buckets"])
-def test_messages_leave_while_backward_still_runs(ranks, wrapper):
+def test_messages_are_sent_while_backward_runs(ranks, wrapper):
     for results in ranks.values():
         for step in results[f"MiniGPT, {wrapper}"]["steps"]:
             assert step["early"] == step["messages"] - 1  # all but the one with the last gradient

@@ -124,7 +124,7 @@ def test_a_pipe_whose_reader_has_ended_is_no_error(words):
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&-", ">&- 2>&-", "<&- >&- 2>&-"])
-def test_closed_standard_streams_lead_nowhere(tmp_path, closed):
+def test_closed_standard_streams_become_dev_null(tmp_path, closed):
     """The next file gets none of their descriptors, so output of a C++ library or a child process does not reach it."""
     script = f"""
 import os, subprocess, sys

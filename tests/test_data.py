@@ -527,7 +527,7 @@ def test_a_warm_start_builds_nothing_and_says_nothing(data):
     assert prepare(data) != folder
 
 
-def test_folders_alike_in_names_sizes_and_times_are_not_taken_for_one_another(tmp_path):
+def test_folders_with_equal_names_sizes_and_times_have_their_own_token_files(tmp_path):
     folders = []
     for letter in "ab":
         data = write_files(tmp_path / letter / "text", {"x.txt": letter * 100})
@@ -644,7 +644,7 @@ def test_a_large_vocabulary_is_written_with_four_bytes(data, monkeypatch):
 
 
 @pytest.mark.parametrize("name", TOKENIZERS[1:])
-def test_more_ids_than_the_text_can_give_are_not_asked_of_the_library(data, name):
+def test_the_library_gets_no_larger_vocabulary_than_the_text_can_have(data, name):
     """It takes memory for all of them at once, and aborts the process if there is not enough."""
     assert 257 < token_file.open_tokens(prepare(data, name, 10**12)).tokenizer.vocab_size < 10_000
 

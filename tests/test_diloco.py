@@ -255,7 +255,7 @@ def test_one_worker_is_plain_training(tmp_path):
             previous = step
 
 
-def test_what_is_due_between_outer_steps_is_done_at_the_next(tmp_path):
+def test_checkpoints_and_validations_wait_for_the_next_outer_step(tmp_path):
     train_one(tmp_path, "--sync-every", 3, "--checkpoint-every", 4, "--validate-every", 7, "--log-every", 5)
     assert sorted(os.listdir(tmp_path / "checkpoints")) == ["step_000006", "step_000008"]
     assert sorted(metrics(tmp_path, "val_loss")) == [8] and sorted(metrics(tmp_path)) == [6, 8]

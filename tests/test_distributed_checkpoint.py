@@ -57,13 +57,13 @@ def test_what_a_killed_save_leaves_is_not_loaded_and_stops_no_save(single_rank, 
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
 
 
-def test_what_is_no_checkpoint_is_refused(tmp_path):
+def test_a_folder_without_a_checkpoint_is_refused(tmp_path):
     with pytest.raises(InputError, match="has no file .metadata"):
         distributed_checkpoint.load(tmp_path, *model_and_optimizer())
 
 
 @pytest.mark.parametrize("damage", ["a flipped bit", "a missing file", "no checksums", "checksums cut short"])
-def test_a_damaged_newest_one_is_passed_over(single_rank, tmp_path, capsys, damage):
+def test_a_damaged_newest_checkpoint_is_passed_over(single_rank, tmp_path, capsys, damage):
     model, optimizer = model_and_optimizer()
     for step in (1, 2):
         distributed_checkpoint.save(tmp_path, step, model, optimizer)
@@ -85,7 +85,7 @@ def test_a_damaged_newest_one_is_passed_over(single_rank, tmp_path, capsys, dama
         distributed_checkpoint.load(newest, model, optimizer)
 
 
-def test_one_of_another_model_is_refused_in_one_line(single_rank, tmp_path):
+def test_a_checkpoint_of_another_model_is_refused_in_one_line(single_rank, tmp_path):
     path = distributed_checkpoint.save(tmp_path, 1, *model_and_optimizer())
     other = nn.Linear(3, 2)
     with pytest.raises(InputError, match="cannot load .*step_000001") as error:

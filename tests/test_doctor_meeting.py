@@ -84,7 +84,7 @@ def test_a_port_with_a_listener_at_an_ipv6_address():
     assert "taken on this machine" in finding.text
 
 
-def test_a_machine_whose_own_name_is_loopback(one_machine, monkeypatch):
+def test_an_own_name_that_leads_to_loopback_is_wrong_without_an_interface(one_machine, monkeypatch):
     one_machine["here"] = "127.0.1.1"
     assert "here is 127.0.1.1" in wrong()["own name"] and "eth0 (10.0.0.5)" in wrong()["own name"]
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
@@ -108,7 +108,7 @@ def test_a_machine_whose_own_name_is_loopback(one_machine, monkeypatch):
         ("NCCL_SOCKET_IFNAME", "ens", "wrong"),
     ],
 )
-def test_an_interface_that_is_not_there(one_machine, monkeypatch, variable, chosen, verdict):
+def test_an_interface_variable_is_ok_or_wrong(one_machine, monkeypatch, variable, chosen, verdict):
     monkeypatch.setenv(variable, chosen)
     (finding,) = [entry for entry in meeting.look("head:29500") if entry.title == variable]
     assert finding.status == verdict, finding.text

@@ -11,7 +11,7 @@ from ddp_course.launcher import Nodes, RunFailed, nodes
 from ddp_course.launcher.nodes import JOB_VARIABLE, NON_EPHEMERAL_PORTS, free_port
 
 
-def test_a_node_that_dies_takes_nothing_else_with_it(tmp_path):
+def test_killing_a_node_ends_no_other(tmp_path):
     """kill() ends all processes of a node, and the end of the block all others. start() waits for its condition."""
     script = tmp_path / "waits.py"
     script.write_text(

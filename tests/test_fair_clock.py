@@ -121,12 +121,12 @@ def test_a_wait_that_has_not_ended_does_not_count(monkeypatch):
     assert clock.seconds == clock.still == 0.0
 
 
-def test_a_wait_is_a_wait_on_a_busy_machine(on_a_busy_machine):
+def test_waiting_counts_on_a_busy_machine(on_a_busy_machine):
     wall, seconds, still = on_a_busy_machine[SLEEP]
     assert still == seconds > 0.7 * wall
 
 
-def test_computing_on_a_busy_machine_takes_what_it_takes_alone(on_a_busy_machine):
+def test_the_time_of_other_programs_does_not_count(on_a_busy_machine):
     wall, seconds, _ = on_a_busy_machine[SPIN]
     if sys.platform == "linux":
         assert seconds < 0.7 * wall  # it gets a third of a core

@@ -76,7 +76,7 @@ def test_a_frozen_rank_ends_the_job_after_the_timeout_of_a_collective(job):
     assert launcher.wait() != 0
 
 
-def test_an_exception_in_one_rank_is_the_one_that_is_shown(tmp_path, warm_launches):
+def test_the_exception_of_the_rank_that_failed_is_shown(tmp_path, warm_launches):
     script = tmp_path / "broken.py"
     script.write_text(f"""
 import os, sys

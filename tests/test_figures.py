@@ -106,7 +106,7 @@ def test_nothing_is_clipped():
         assert 0 <= box.x0 and box.x1 <= width and 0 <= box.y0 and box.y1 <= height, (name, box)
 
 
-def test_ranks_keep_their_colours_and_are_told_apart():
+def test_ranks_have_constant_and_distinct_colours():
     assert len({figures.rank_colour(rank) for rank in range(16)}) == 16
     assert figures.rank_colour(0) == "#0072B2"
     assert figures.rank_colour(3) == figures.rank_colour(19)
@@ -117,7 +117,7 @@ def test_text_on_a_rank_colour_is_readable():
     assert ink_on("#F0E442") != "white"
 
 
-def test_a_long_title_goes_on_to_a_second_line_and_a_dollar_is_a_dollar():
+def test_a_long_title_has_two_lines_and_a_dollar_is_no_formula():
     short, long = figures.bars({"a": 1.0}, "Short", "s"), figures.bars({"a": 1.0}, "$5 and $6 " * 12, "s")
     assert pixels(long).height > pixels(short).height
     assert long._suptitle.get_parse_math() is False
@@ -146,7 +146,7 @@ def test_labels_are_spread_out_and_the_first_of_two_equals_is_on_top():
         ("sum", "sum"),
     ],
 )
-def test_numbers_are_written_as_people_read_them(value, text):
+def test_numbers_are_formatted(value, text):
     assert format_number(value) == text
 
 
@@ -334,7 +334,7 @@ def test_gathered_cells_keep_the_colours_of_their_owners():
     assert "all_gather" in texts(figure) and not any("combination" in text for text in texts(figure))
 
 
-def test_sums_and_numbers_that_two_ranks_held_are_grey():
+def test_sums_and_numbers_of_two_ranks_are_grey():
     summed = figures.collective("all_reduce", {0: [1], 1: [2]}, {0: [3], 1: [3]}, "A sum")
     assert "#DEDEDE" in patches_by_colour(summed) and any("combination" in text for text in texts(summed))
     shared = figures.collective("broadcast", {0: [7], 1: [7]}, {0: [7], 1: [7]}, "Whose?")
@@ -526,7 +526,7 @@ REFUSED = [  # the function, its message, and the data that it refuses
 @pytest.mark.parametrize(
     ("draw", "message", "data"), [(draw, message, data) for draw, message, refused in REFUSED for data in refused]
 )
-def test_what_cannot_be_drawn_is_refused(draw, message, data):
+def test_data_that_cannot_be_drawn_is_refused(draw, message, data):
     with pytest.raises(InputError, match=message):
         draw(data)
 

@@ -55,7 +55,7 @@ GRPO = ROOT / "ddp_course" / "grpo_ddp.py"
 
 
 @pytest.mark.parametrize("reward", [0.0, 1.0, 0.1, 1e-8, -3e6])
-def test_a_group_of_equals_teaches_nothing(reward):
+def test_equal_rewards_have_zero_advantages(reward):
     """Exactly zero, although the float32 mean of eight times 0.1 is not 0.1."""
     assert torch.equal(group_advantages(torch.full((3, 8), reward)), torch.zeros(3, 8))
 
@@ -165,7 +165,7 @@ def test_the_pairwise_objective():
     torch.testing.assert_close(gradient, torch.autograd.grad(expected, log_probs)[0])
 
 
-def test_beta_follows_the_kl_and_is_state():
+def test_beta_follows_the_kl_and_is_saved():
     beta = AdaptiveBeta(1.0, target=0.1, gain=0.5)
     beta.update(10.0)
     assert beta.value == pytest.approx(1.1), "the error is bounded at a fifth"
@@ -181,7 +181,7 @@ def test_beta_follows_the_kl_and_is_state():
 
 @pytest.mark.parametrize("gain", [0.5, 4.999, 5.0, 20.0, 1e300])
 @pytest.mark.parametrize("start", [0.0, LOWEST_BETA, 0.05, HIGHEST_BETA])
-def test_beta_stays_in_its_range_whatever_the_gain(gain, start):
+def test_beta_stays_in_its_range_with_any_gain(gain, start):
     """Below zero it would pay the policy for leaving the reference, and it would never come back from zero."""
     for kls in ([0.0] * 400, [10.0] * 400, [0.0, 10.0] * 200):
         beta = AdaptiveBeta(start, target=0.1, gain=gain)
@@ -262,7 +262,7 @@ def test_what_parses(title):
         assert parses(HEADER, completion, min_statements=2) is expected
 
 
-def test_the_prompt_earns_nothing():
+def test_statements_of_the_prompt_do_not_count():
     assert not parses("def f():\n    a = 1\n    b = 2\n    return", " a\n", min_statements=1)
     assert parses("def f():\n    a = 1\n    b = 2\n    return", " a\nc = 1\n", min_statements=1)
 
@@ -354,7 +354,7 @@ def test_the_same_completions_give_the_same_step(climb, nproc, policy):
             assert metrics_of_round == pytest.approx(expected, abs=1e-10)
 
 
-def test_the_rung_notices_what_is_of_one_rank_only(climb):
+def test_the_rung_notices_a_divisor_or_a_beta_of_one_rank(climb):
     """With a rank's own divisor or beta the replicas stay equal, which the ranks assert, but the step is another."""
     (weights, results), (single, _) = climb[2], climb[1]
     for title in ("minigpt, own divisor", "minigpt, own beta"):
@@ -423,7 +423,7 @@ def test_it_learns(whole):
     assert metrics(whole, "val_real")[12] == metrics(whole, "val_real_parses")[0] > 0.5
 
 
-def test_what_is_logged(whole):
+def test_metrics_and_samples_are_logged(whole):
     records = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
     steps = [record for record in records if "loss" in record]
     names = {*"reward kl entropy clip_fraction beta length distinct r_margin lp_margin kl_margin tokens".split()}

@@ -146,7 +146,7 @@ def test_only_bounded_rungs_have_wide_tolerances(climb):
     assert climb(4)["PowerSGD messages"]["gap"] > 1e-6, "an approximation that is exact was not made"
 
 
-def test_sync_batch_norm_is_no_cure_on_a_cpu(climb):
+def test_sync_batch_norm_needs_a_gpu(climb):
     assert "SyncBatchNorm expected input tensor to be on GPU" in climb(2)["BatchNorm"]["note"]
 
 
@@ -229,7 +229,7 @@ def test_sizes_are_enlarged_until_they_divide(ranks):
 
 
 @pytest.mark.parametrize("out", ["file/records.jsonl", ".", "x" * 300, "/dev/full"])
-def test_an_out_that_cannot_be_written_is_refused_before_the_climb(tmp_path, monkeypatch, out):
+def test_an_unwritable_out_is_refused_before_the_climb(tmp_path, monkeypatch, out):
     if out == "/dev/full" and not os.path.exists(out):
         pytest.skip("this system has no /dev/full")
     monkeypatch.chdir(tmp_path)

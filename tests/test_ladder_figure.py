@@ -37,7 +37,7 @@ def test_a_row_for_each_rung_and_a_mark_for_each_record():
     assert zero < some == 3e-17, "an exact zero has a column of its own, left of everything"
 
 
-def test_what_is_beyond_its_tolerance_stands_out():
+def test_a_rung_beyond_its_tolerance_stands_out():
     figure = ladder(RECORDS)
     assert [row for _, row, face in marks(figure) if face == BROKEN] == [1]
     coloured = [label.get_text() for label in figure.axes[0].get_yticklabels() if label.get_color() == BROKEN]
@@ -45,7 +45,7 @@ def test_what_is_beyond_its_tolerance_stands_out():
     assert headline(RECORDS) == "2 of 3 rungs are equal at 1 and 2 processes; norm is different"
 
 
-def test_what_is_only_bounded_is_not_counted_as_equal():
+def test_a_bounded_rung_is_not_counted_as_equal():
     bounded = record("bf16", 1e-3, tolerance=1e-2) | {"expected": "bounded"}
     assert headline([*RECORDS, bounded]) == "2 of 4 rungs are equal at 1 and 2 processes, 1 bounded; norm is different"
 

@@ -71,7 +71,7 @@ def test_a_linear_layer_in_fp8_is_near_one_in_float32_forward_and_backward():
             assert 0.001 < (values - expected).norm() / expected.norm() < 0.06
 
 
-def test_a_large_gradient_spoils_its_block_alone():
+def test_a_large_gradient_affects_its_block_alone():
     """Blocks lie along the dimension that is summed over: outputs for the inputs' gradient, rows for the weight's."""
     torch.manual_seed(1)
     linear, inputs, upstream = nn.Linear(32, 64, bias=False), torch.randn(64, 32), torch.randn(64, 64)
