@@ -1,6 +1,6 @@
-"""A rank that observes the by-hand wrappers, optimizer and sharded layers, beside one process on the global batch.
+"""A rank that compares the by-hand wrappers, optimizer and sharded layers with one process on the global batch.
 
-It prints the observations as lines of JSON. test_by_hand.py runs it at three world sizes and asserts what they are.
+It prints its observations as lines of JSON, for the assertions of test_by_hand.py.
 """
 
 import contextlib

@@ -124,7 +124,7 @@ def test_features_of_an_architecture(transformers, folder, tmp_path, architectur
     assert features_gap(model, transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()) < 2e-5
 
 
-NOT_CAUSAL = "a token changes what it makes of earlier ones"  # it would let the padding into the features
+NOT_CAUSAL = "a token changes what it makes of earlier ones"  # padding would then change the features
 XLNET = {"vocab_size": 300, "d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 32}
 T5 = {"vocab_size": 300, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
 VIT = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
@@ -213,7 +213,7 @@ def test_a_package_that_is_missing_is_named(monkeypatch, tmp_path):
 
 
 class StandIn(nn.Module):
-    """Stands in for nanochat's model: lm_head, config, and logits that are squashed after lm_head."""
+    """A stand-in for nanochat's model: lm_head, config, and logits that are squashed after lm_head."""
 
     def __init__(self):
         super().__init__()
@@ -279,7 +279,7 @@ def test_a_fingerprint_depends_on_weights_and_tokenizer_and_not_on_the_number_fo
 
 
 def test_any_text_of_a_policy_gets_a_reward(tmp_path):
-    """NUL bytes, broken UTF-8 and nothing at all occur in what an untrained policy samples."""
+    """An untrained policy samples NUL bytes, broken UTF-8 and empty texts."""
     model = RewardModel(
         load_backbone(f"minigpt:{make_backbone(tmp_path / 'run')}"), RewardHead(feature_count(16), 8), max_tokens=32
     )

@@ -37,7 +37,7 @@ def test_every_step_equals_one_process_on_the_global_batch(ranks, wrapper, how):
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_parameters_of_two_types_equal_one_process(ranks, wrapper):
-    # One layer is in float32: what it rounds off reaches every other tensor.
+    # One layer is in float32, and its rounding reaches every other tensor.
     assert max(results[f"{wrapper}, two types"] for results in ranks.values()) < 1e-6
 
 

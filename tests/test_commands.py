@@ -178,7 +178,7 @@ FLAGS = [
 
 @pytest.mark.parametrize(("module", "flag"), FLAGS, ids=lambda value: getattr(value, "__name__", value))
 def test_an_absurd_number_is_refused_in_one_sentence_or_makes_sense(module, flag, capsys):
-    """In CPU seconds, which hardly depend on what else the machine does."""
+    """The time limit is in CPU seconds, which hardly depend on other programs."""
     words = (PLAN if module is plan else PREDICT)[1:]
     for value in ABSURD:
         start = time.process_time()

@@ -183,7 +183,7 @@ def test_a_run_in_the_folder_of_a_corpus_is_no_part_of_it(data, run_files):
     after = corpora.load(str(folder))
     assert after.fingerprint == initial.fingerprint and len(after.files) == 4
     if "samples.txt" in run_files:
-        assert len(corpora.load(str(folder / "runs" / "x")).files) == 3, "asked for by its name, it is read"
+        assert len(corpora.load(str(folder / "runs" / "x")).files) == 3, "a run's own folder is read as data"
 
 
 @pytest.mark.parametrize("data", ["", "standardlib", "a\0b", "x" * 5000, "~nobody-of-this-name/text"])
@@ -482,7 +482,7 @@ print(sorted({{"tokenizers", "rustbpe", "tiktoken", "matplotlib", "IPython"}} & 
 
 
 def prepare(data, name="bytes", vocab_size=None, say=lambda line: None, **options) -> Path:
-    """As token_file.prepare; it says nothing unless asked to."""
+    """As token_file.prepare, but silent by default."""
     return token_file.prepare(str(data), name, vocab_size, say=say, **options)
 
 
@@ -709,7 +709,7 @@ def test_a_window_depends_on_seed_step_and_its_number_alone():
 
 
 def test_the_data_order_is_the_same_on_every_machine_and_in_every_version():
-    # A checkpoint's step number stands for these windows: with others, every older run would resume on other data.
+    # The windows follow from a checkpoint's step: with other windows every older run would resume on other data.
     assert windows.window_starts(1337, 10, 4, 3_000_000, 256).tolist() == [83595, 2201727, 1708724, 2119176]
     assert windows.window_starts(2**64 - 1, 2**40, 2, 2**33, 256).tolist() == [6778471804, 6369925023]
 

@@ -36,7 +36,7 @@ def flags(tmp_path):
 
 @pytest.mark.parametrize("name", ["minigpt", "reward", "grpo", "puzzles", "finetune", "parallel", "diloco", "experts"])
 def test_a_run_that_diverges_ends_with_an_error_and_keeps_its_last_good_checkpoint(flags, tmp_path, name):
-    """The first steps are healthy and saved; then the weights leave what a float can hold."""
+    """The first steps are healthy and saved; then the weights overflow."""
     script, *own = flags[name]
     if name == "finetune":
         pytest.importorskip("transformers")

@@ -1,4 +1,4 @@
-"""`doctor meet`: what one machine sees of a meeting, broken in each way that notebook 16 breaks one."""
+"""`doctor meet`: its verdict on one machine of a rendezvous, for each mistake that notebook 16 makes."""
 
 import os
 import socket

@@ -222,7 +222,7 @@ def test_a_run_without_metrics_is_refused_by_name(tmp_path, content, message):
 
 
 def test_a_loss_that_was_no_number_leaves_a_gap(tmp_path):
-    """NaN stands in the metrics as null."""
+    """The metrics have null for NaN."""
     run = write_run(tmp_path / "run", [*TRAINING[:3], {"step": 3, "loss": None, "val_loss": None}, *TRAINING[4:]])
     [line] = data_lines(figures.loss_curves({"run": run}, "It diverged for a step"))
     assert list(line.get_xdata()) == [0, 1, 2, *range(4, 20)]
@@ -443,8 +443,8 @@ def test_an_animation_is_one_png_that_holds_every_picture():
     for number, picture in enumerate(pictures):
         image.seek(number)
         durations.append(image.info["duration"])
-        apart = ImageChops.difference(image.convert("RGB"), picture.drawn())  # of 256 colours
-        assert max(ImageStat.Stat(apart).mean) < 0.5, f"picture {number}"
+        difference = ImageChops.difference(image.convert("RGB"), picture.drawn())  # of 256 colours
+        assert max(ImageStat.Stat(difference).mean) < 0.5, f"picture {number}"
     assert durations == [500, 500, 4000]
     assert len(shown) < sum(len(picture._repr_png_()[0]) for picture in pictures), "only what changes is stored again"
 

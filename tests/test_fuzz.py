@@ -107,7 +107,7 @@ class Case:
     ranks: int
     flags: list[str]
     environment: dict[str, str]
-    odd: bytes  # what the file `odd` holds
+    odd: bytes  # the content of the file `odd`
     damage: tuple[str, int] | None  # the run whose files are not as they were, and a number that decides how
 
 

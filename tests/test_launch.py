@@ -313,7 +313,7 @@ def test_second_interrupt_ends_at_once():
 
 
 def test_in_a_notebook_output_is_kept_and_errors_are_short():
-    assert "PYTEST_CURRENT_TEST" in os.environ  # under which ipykernel drops what a child process writes itself
+    assert "PYTEST_CURRENT_TEST" in os.environ  # with it ipykernel drops the direct output of child processes
     script("import os, sys; print('out', os.environ['RANK']); print('err', file=sys.stderr); int(sys.argv[1])")
     cells = ["from ddp_course.launcher.launch import torchrun", "torchrun('script.py', '5', nproc=2)"]
     cells.append("torchrun('script.py', 'five', nproc=2)")

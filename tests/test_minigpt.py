@@ -27,7 +27,7 @@ def build(config, attention="fused"):
 
 
 def copied_heads(state, kv_heads):
-    """The weights of plain attention in which each key and value head stands once for every query head."""
+    """The weights of plain attention with a copy of the key and value head for each query head that shares it."""
     plain = dict(state)
     for name, tensor in state.items():
         if "query_key_value" in name:

@@ -240,7 +240,7 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class JobRuns:
-    """What jobs on `nproc` ranks ended with, by the name of the job. They wrote into `folder`."""
+    """Jobs that have run on `nproc` ranks and wrote into `folder`. The dicts are by the name of the job."""
 
     nproc: int
     folder: Path

@@ -37,7 +37,7 @@ Python 3.14.8 was run in a chroot: tests that enter a network namespace fail the
 
 
 def parts(report: Path) -> dict[str, Counter]:
-    """{part: outcomes} of pytest's report, where a part is a file of tests, or a notebook."""
+    """{part: outcomes} of pytest's report. A part is a file of tests, or a notebook."""
     counts: dict[str, Counter] = {}
     for case in ElementTree.parse(report).iterfind(".//testcase[@name]"):  # an interrupted run leaves some without
         notebook = re.search(r"test_notebook_runs\[(.*)\]", case.get("name"))
@@ -59,7 +59,7 @@ def is_there(part: str) -> bool:
 
 
 def add(record: dict, report: Path) -> bool:
-    """Put the report into `record`, without files that are gone; return whether all its tests passed."""
+    """Put the report into `record`, remove files that no longer exist, return whether all its tests passed."""
     changed = git("status", "--porcelain", "--", ".", ":!docs", ":!README.md")  # both are written here
     commit = git("rev-parse", "--short=7", "HEAD") + "-dirty" * bool(changed)
     run = {"date": datetime.date.today().isoformat(), "commit": commit}

@@ -118,5 +118,5 @@ def _run_rank(command, environment, folder, output, memory):
     if memory != resource.RLIM_INFINITY:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     forked.become(command, environment, folder, output)
-    faulthandler.enable()  # a rank that torch ends says where it was
+    faulthandler.enable()  # prints the stack of a rank that torch aborts
     forked.run_script(command[0])

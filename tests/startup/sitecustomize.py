@@ -1,10 +1,10 @@
-"""On PYTHONPATH of every process that the tests start: less computing at its start and end, and a look at its threads.
+"""Python imports this at the start of every process of the tests, which have its folder on PYTHONPATH.
 
-To load torch and to take it apart again, a rank computes for four to five seconds, a quarter of them for garbage
-collections that find nothing. Between the two it collects as it does for a reader.
+It saves garbage collections that free nothing: a rank computes for four to five seconds to import torch and to end,
+and a quarter of that is garbage collection. In between, the collector runs as usual.
 
-A thread of gloo that outlives its group can abort Python as it ends (exit code -6), once in some hundred runs. With
-THREADS_AT_EXIT, as in test_notebooks.py, it is seen in every run.
+With THREADS_AT_EXIT, as in test_notebooks.py, it also records threads of gloo that outlive their group. Such a thread
+aborts Python at its end (exit code -6) only once in some hundred runs, but the record shows it in every run.
 """
 
 import atexit
@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 class NoCollectionsWhileTorchLoads:
-    """A finder that finds what Python would, and keeps the collector still until a module of torch is there."""
+    """Finds modules as Python does, and switches the collector off while a module of torch is executed."""
 
     def find_spec(self, name, path=None, target=None):
         spec = PathFinder.find_spec(name, path, target) if name.partition(".")[0] == "torch" else None
@@ -36,17 +36,18 @@ class NoCollectionsWhileTorchLoads:
         return spec
 
 
-def leave_what_is_left():
-    """Does not collect at the end, except where triton is loaded: 3.9 prints a warning for each object of its own."""
+def skip_the_last_collection():
+    """Not where triton is loaded, whose version 3.9 would print a warning for each of its objects."""
     (gc.unfreeze if "triton" in sys.modules else gc.freeze)()
 
 
 def note_threads_of_gloo():
-    """Adds a line to the file named by THREADS_AT_EXIT. A script that fails on purpose still has its group.
+    """Adds a line to the file named by THREADS_AT_EXIT if threads of gloo are left.
 
-    The rule is for plain scripts: in a rank that the doctor watches, now and then a healthy group has outlived its end.
-    Nor is it for DTensor, whose caches keep the groups of its meshes: of 160 such jobs, all ended cleanly. Nor for a
-    rank that dist.breakpoint stopped: from Python 3.13 on its debugger keeps torch's frame, where a loop names them.
+    Not in a process that still has its group, as a script that fails on purpose; nor in a rank that the doctor watches,
+    where a healthy group sometimes outlives its end; nor with DTensor, whose caches keep the groups of its meshes (160
+    such jobs all ended cleanly); nor in a rank that dist.breakpoint stopped, whose debugger keeps a frame of torch with
+    the groups from Python 3.13 on.
     """
     dist = sys.modules.get("torch.distributed")
     if dist is None or dist.is_initialized() or "ddp_doctor_recorder" in sys.modules:
@@ -56,9 +57,9 @@ def note_threads_of_gloo():
         try:
             names.append((thread / "comm").read_text().strip())
         except OSError:
-            continue  # it ended meanwhile
+            continue  # the thread has ended
     left = sorted(name for name in names if "gloo" in name)
-    gc.unfreeze()  # a trainer has frozen what is left
+    gc.unfreeze()  # a trainer has frozen its objects
     if left and not any(type(kept).__name__ in {"DTensorSpec", "_DistributedPdb"} for kept in gc.get_objects()):
         with open(os.environ["THREADS_AT_EXIT"], "a") as file:
             file.write(f"{sys.argv[0]}, rank {os.environ.get('RANK')}: {', '.join(left)}\n")
@@ -69,6 +70,6 @@ if "WARM_SERVER" in os.environ:
 
     warm_client.hand_over(os.environ["WARM_SERVER"])
 sys.meta_path.insert(0, NoCollectionsWhileTorchLoads())
-atexit.register(leave_what_is_left)  # what is registered first runs last
+atexit.register(skip_the_last_collection)  # registered first, so it runs last
 if sys.platform == "linux" and "THREADS_AT_EXIT" in os.environ:
     atexit.register(note_threads_of_gloo)

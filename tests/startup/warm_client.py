@@ -1,7 +1,7 @@
-"""Instead of loading torch, a process of a test's launch becomes the face of one that is forked from warm_server.py.
+"""Instead of importing torch, a process of a test's launch hands its work to a twin forked from warm_server.py.
 
-It passes on its output, its signals and, at the end, its exit code. A script that looks at what Python or torch does
-as it starts (see `COLD`), what the doctor watches, and any process in another network namespace start as ever.
+The twin gets its standard streams and signals, and the process ends with the twin's exit code. These start as usual: a
+script with one of the words in COLD, a script that the doctor watches, a process in another network namespace.
 """
 
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 
 MODULES = "torch.distributed.run", "ddp_course.grader.harness.start", "ipykernel_launcher"
 FORWARDED = signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2
-# These look at what a forked process shares with the server, memory and imports, or at the way in which Python started.
+# Scripts with these words read memory or imports, which a fork shares with the server, or depend on Python's own start.
 COLD = "getrusage", "measure_memory", "psutil", "/proc/self", "import_time", "start_debug_server", "debugpy"
 if sys.version_info >= (3, 14):  # a loader's workers come from a fork server, which a forked rank cannot start
     COLD += ("num_workers",)
@@ -25,7 +25,7 @@ def network() -> str:
 
 
 def command() -> list[str] | None:
-    """The module or script that this process was started with, and its arguments; None if it has to start as ever."""
+    """The module or script that this process was started with, and its arguments; None if it has to start as usual."""
     words = sys.orig_argv[1:]
     while words and words[0] in ("-P", "-u"):
         words = words[1:]
@@ -42,7 +42,7 @@ def command() -> list[str] | None:
 
 
 def hand_over(address: str):
-    """Ends this process as its twin ended; returns only if there is nobody to fork one."""
+    """Ends this process as its twin ended. Returns only if this process has to start as usual."""
     words = command()
     watched = "DDP_DOCTOR_FOLDER" in os.environ or "ddp_doctor_recorder" in sys.modules
     if words is None or watched or os.environ.get("WARM_NETWORK") != network():
