@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from ddp_course.distributed.mesh import Axis
 from ddp_course.distributed.process_group import World
-from ddp_course.ladder.comparison import Comparison, Weights, batches, sgd, train_reference
+from ddp_course.ladder.comparison import Comparison, Weights, batches, train, train_reference
 from ddp_course.ladder.models import build_minigpt
 from ddp_course.ladder.setting import Batch, Setting, share, target_count
 from ddp_course.ladder.tolerance import REORDERED
@@ -42,25 +42,21 @@ def mesh_of_replicas(name: str, world: World) -> DeviceMesh:
 
 def compare_sharded(
     setting: Setting,
-    parameters: Iterable[nn.Parameter],
+    model: nn.Module,
     gradients: Callable[[Batch], None],
-    read: Callable[[], Weights],
+    read: Callable[[nn.Module], Weights],
     reference: nn.Module | None = None,
     clip: float | None = None,
 ) -> Comparison:
     """Train a sharded model on all ranks, and `reference` in one process on the same global batches.
 
-    parameters: this rank's. gradients: sets their gradients to those of the mean loss over a global batch, clipped.
-    read: returns the weights of the whole model, gathered from the ranks. reference: MiniGPT unless given, with its
-    gradients clipped to the norm `clip`.
+    model: this rank's part. gradients: computes the gradients of the mean loss over a global batch, clipped. read:
+    returns the weights of the whole model, gathered from the ranks. reference: MiniGPT unless given, with its gradients
+    clipped to the norm `clip`.
     """
-    optimizer, history, global_batches = sgd(parameters), [read()], batches(setting)
-    for batch in global_batches:
-        optimizer.zero_grad()
-        gradients(batch)
-        optimizer.step()
-        history.append(read())
-    return Comparison(history, train_reference(reference or build_minigpt(setting), global_batches, clip=clip))
+    global_batches = batches(setting)
+    sharded = train(model, global_batches, gradients, read=read)
+    return Comparison(sharded, train_reference(reference or build_minigpt(setting), global_batches, clip=clip))
 
 
 def share_along(setting: Setting, world: World, batch: Batch, data: Axis) -> Batch:
@@ -75,7 +71,7 @@ def divide_by_targets(setting: Setting, loss: Tensor, batch: Batch, parts: int) 
     return loss * (parts if setting.fault == "sum_for_mean" else 1) / target_count(batch)
 
 
-def add_gradients(setting: Setting, parameters: Iterable[nn.Parameter], axis: Axis) -> None:
+def all_reduce_gradients(setting: Setting, parameters: Iterable[nn.Parameter], axis: Axis) -> None:
     """All-reduce the gradients over the axis, whose ranks have computed different parts of the batch."""
     if setting.fault != "no_all_reduce":
         for parameter in parameters:

@@ -1,6 +1,7 @@
 """Rungs about the batch: its division into shares and micro-batches, and the divisor of its gradient."""
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -21,20 +22,15 @@ def plain(setting: Setting, world: World) -> Comparison:
     return compare(setting, world, DDP(model))
 
 
-def with_adamw(setting: Setting, world: World) -> Comparison:
-    """DDP with AdamW."""
-    return compare(setting, world, DDP(build(setting)), optimizer=adamw)
-
-
-def accumulation(setting: Setting, world: World) -> Comparison:
-    """Each rank computes its share in two micro-batches, the first under no_sync."""
-    return compare(setting, world, DDP(build(setting)), accumulate=2)
+def data_parallel(setting: Setting, world: World, **options) -> Comparison:
+    """DDP. options: further arguments of `compare`."""
+    return compare(setting, world, DDP(build(setting)), **options)
 
 
 def ragged(setting: Setting, world: World) -> Comparison:
     """Windows with 1 to `context` targets, accumulated: micro-batches and ranks have different numbers of targets."""
     global_batches = [ragged_batch(setting, step) for step in range(setting.steps)]
-    return compare(setting, world, DDP(build(setting)), global_batches=global_batches, accumulate=2)
+    return data_parallel(setting, world, global_batches=global_batches, accumulate=2)
 
 
 def ragged_batch(setting: Setting, step: int) -> Batch:
@@ -48,12 +44,12 @@ def ragged_batch(setting: Setting, step: int) -> Batch:
 def uneven(setting: Setting, world: World) -> Comparison:
     """Every third global batch has 3 windows: two ranks have 2 and 1, and one of four ranks has none."""
     global_batches = [global_batch(setting, step, 3 if step % 3 == 2 else None) for step in range(setting.steps)]
-    return compare(setting, world, DDP(build(setting)), global_batches=global_batches)
+    return data_parallel(setting, world, global_batches=global_batches)
 
 
 def clipping(setting: Setting, world: World) -> Comparison:
     """The gradient is clipped after the all-reduce, so every rank scales the global gradient by the same factor."""
-    comparison = compare(setting, world, DDP(build(setting)), clip=CLIP)
+    comparison = data_parallel(setting, world, clip=CLIP)
     clipped, unclipped = comparison.reference[-1], train_reference(build(setting), batches(setting))[-1]
     comparison.facts["the gradient was clipped"] = any((unclipped[name] != clipped[name]).any() for name in clipped)
     return comparison
@@ -73,8 +69,8 @@ def tied_and_frozen(setting: Setting, world: World) -> Comparison:
 
 RUNGS = [
     Rung("plain", "the batch", plain, reordered, REORDERED),
-    Rung("AdamW", "the batch", with_adamw, reordered_with_adamw, REORDERED_WITH_ADAMW),
-    Rung("accumulation", "the batch", accumulation, reordered, REORDERED),
+    Rung("AdamW", "the batch", partial(data_parallel, optimizer=adamw), reordered_with_adamw, REORDERED_WITH_ADAMW),
+    Rung("accumulation", "the batch", partial(data_parallel, accumulate=2), reordered, REORDERED),
     Rung("ragged token counts", "the batch", ragged, reordered, REORDERED),
     Rung("uneven last batch", "the batch", uneven, reordered, REORDERED),
     Rung("clipping", "the batch", clipping, reordered, REORDERED),

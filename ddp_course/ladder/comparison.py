@@ -1,7 +1,7 @@
 """Measure a rung: train one process on the global batch and several on their shares, and compare the weights.
 
-`train_reference` is the training loop of one process, `train_replicas` that of several processes; `compare` runs both.
-The `run` of a Rung is a function of (setting, world) that returns a Comparison of the two.
+`train` is the training loop of every rung. `train_reference` runs it in one process, `train_replicas` in several
+processes; `compare` does both. The `run` of a Rung is a function of (setting, world) that returns a Comparison.
 """
 
 import contextlib
@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -21,6 +22,7 @@ from ddp_course.ladder.models import build
 from ddp_course.ladder.setting import Batch, Fault, Setting, global_batch, share, target_count
 
 Weights = dict[str, Tensor]
+Input = TypeVar("Input")
 EQUAL, BOUNDED, DIFFERENT = "equal", "bounded", "different"
 
 
@@ -98,19 +100,49 @@ def compare(
     return Comparison(replicas, train_reference(reference, global_batches, reference_optimizer or optimizer, clip))
 
 
+def weights(model: nn.Module) -> Weights:
+    """A float64 copy of the unsharded parameters, under their names in the unwrapped model (collective if sharded)."""
+    copy = {}
+    for name, parameter in model.named_parameters():
+        full = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
+        bare = name.replace("_orig_mod.", "").removeprefix("module.").replace("module.", "")
+        copy[bare] = full.detach().to(torch.float64, copy=True)
+    return copy
+
+
+def train(
+    module: nn.Module,
+    step_inputs: Iterable[Input],
+    gradients: Callable[[Input], None],
+    optimizer=sgd,
+    read: Callable[[nn.Module], Weights] = weights,
+) -> list[Weights]:
+    """Take an optimizer step per element of `step_inputs`; returns the weights before the first step and after each.
+
+    step_inputs: global batches, or numbers of steps. gradients: computes the gradients of a step from its input.
+    optimizer: makes the optimizer of a list of parameters. read: returns a copy of the module's weights.
+    """
+    optimizer = optimizer([parameter for parameter in module.parameters() if parameter.requires_grad])
+    history = [read(module)]
+    for step_input in step_inputs:
+        optimizer.zero_grad()
+        gradients(step_input)
+        optimizer.step()
+        history.append(read(module))
+    return history
+
+
 def train_reference(
     model: nn.Module, global_batches: Iterable[Batch], optimizer=sgd, clip: float | None = None
 ) -> list[Weights]:
-    """Train `model` in one process on global batches; returns its weights before the first step and after each."""
-    optimizer, history = optimizer(p for p in model.parameters() if p.requires_grad), [weights(model)]
-    for inputs, targets in global_batches:
-        optimizer.zero_grad()
-        (model(inputs, targets) / target_count((inputs, targets))).backward()
+    """Train `model` in one process on global batches; returns its weights as `train` does."""
+
+    def gradients(batch: Batch) -> None:
+        (model(*batch) / target_count(batch)).backward()
         if clip:
             clip_grad_norm_(model.parameters(), clip)
-        optimizer.step()
-        history.append(weights(model))
-    return history
+
+    return train(model, global_batches, gradients, optimizer)
 
 
 def train_replicas(
@@ -121,32 +153,23 @@ def train_replicas(
     optimizer=sgd,
     clip: float | None = None,
     accumulate: int = 1,
-    read: Callable[[nn.Module], Weights] | None = None,
+    read: Callable[[nn.Module], Weights] = weights,
 ) -> list[Weights]:
-    """Train a replica per rank on its share of each global batch, in `accumulate` micro-batches.
+    """Train a replica per rank on its share of each global batch, in `accumulate` micro-batches, as `train` does."""
 
-    read: returns a copy of the replica's weights; default: `weights`. Returns the weights as `train_reference` does.
-    """
-    read = read or weights
-    optimizer, history = optimizer(p for p in replica.parameters() if p.requires_grad), [read(replica)]
-    for batch in global_batches:
+    def gradients(batch: Batch) -> None:
         [global_target_count] = sum_over_ranks(world, target_count(share(batch, world.rank, world.size)))
-        training_step(setting, world, replica, optimizer, batch, global_target_count, clip, accumulate)
-        history.append(read(replica))
-    return history
+        compute_gradients(setting, world, replica, batch, global_target_count, accumulate)
+        if clip:
+            clip_grad_norm_(replica.parameters(), clip)
+
+    return train(replica, global_batches, gradients, optimizer, read)
 
 
-def training_step(
-    setting: Setting,
-    world: World,
-    replica: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    batch: Batch,
-    global_target_count: float,
-    clip: float | None = None,
-    accumulate: int = 1,
+def compute_gradients(
+    setting: Setting, world: World, replica: nn.Module, batch: Batch, global_target_count: float, accumulate: int = 1
 ) -> None:
-    """Take an optimizer step on this rank's share of a global batch, with the setting's fault."""
+    """Compute the gradients of a step from this rank's share of a global batch, with the setting's fault."""
     own_share = share(batch, 0 if setting.fault == "same_share" else world.rank, world.size)
     for part in range(accumulate):
         inputs, targets = share(own_share, part, accumulate)
@@ -158,10 +181,6 @@ def training_step(
             (summed_loss(replica, inputs, targets) * factor).backward()
     if setting.fault != "no_all_reduce":
         finish_synchronization(replica)
-    if clip:
-        clip_grad_norm_(replica.parameters(), clip)
-    optimizer.step()
-    optimizer.zero_grad()
 
 
 def summed_loss(replica: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -176,16 +195,6 @@ def finish_synchronization(replica: nn.Module) -> None:
     """Wait for the gradients of a by-hand wrapper; torch's DDP waits within backward."""
     if hasattr(replica, "finish_gradient_synchronization"):
         replica.finish_gradient_synchronization()
-
-
-def weights(model: nn.Module) -> Weights:
-    """A float64 copy of the unsharded parameters, under their names in the unwrapped model (collective if sharded)."""
-    copy = {}
-    for name, parameter in model.named_parameters():
-        full = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
-        bare = name.replace("_orig_mod.", "").removeprefix("module.").replace("module.", "")
-        copy[bare] = full.detach().to(torch.float64, copy=True)
-    return copy
 
 
 def largest_gap(a: Weights, b: Weights) -> float:

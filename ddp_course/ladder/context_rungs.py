@@ -15,8 +15,8 @@ from ddp_course.distributed.process_group import World
 from ddp_course.ladder.axes import (
     HEADS,
     SHARDED_SUMS,
-    add_gradients,
     all_ranks,
+    all_reduce_gradients,
     compare_sharded,
     divide_by_targets,
     up_to_multiple,
@@ -107,10 +107,10 @@ def context_parallel(setting: Setting, world: World, attention, divide, **change
         logits = model.output(model.final_norm(x)).flatten(0, 1)
         loss = F.cross_entropy(logits, targets.flatten(), reduction="sum")
         divide_by_targets(setting, loss, batch, axis.size).backward()
-        add_gradients(setting, model.parameters(), axis)
+        all_reduce_gradients(setting, model.parameters(), axis)
 
     reference = build_minigpt(setting, **changes)
-    return compare_sharded(setting, model.parameters(), gradients, lambda: weights(model), reference)
+    return compare_sharded(setting, model, gradients, weights, reference)
 
 
 def ring_of_shared_heads(setting: Setting, world: World) -> Comparison:

@@ -11,8 +11,8 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from ddp_course.distributed.process_group import World
 from ddp_course.ladder.axes import up_to_multiple
-from ddp_course.ladder.comparison import Comparison, Rung, batches, mistake, sgd, weights
-from ddp_course.ladder.setting import VOCABULARY, Setting, share
+from ddp_course.ladder.comparison import Comparison, Rung, batches, mistake, train
+from ddp_course.ladder.setting import VOCABULARY, Batch, Setting, share
 from ddp_course.ladder.tolerance import REORDERED, reordered
 
 
@@ -102,18 +102,16 @@ def loss_of_own_rows(setting: Setting, world: World) -> Comparison:
 def compare_loss(setting: Setting, world: World, loss) -> Comparison:
     """Train under DDP with `loss` of each rank's embeddings, and in one process with the loss of all rows."""
     replica, model = DDP(Towers(setting)), Towers(setting)
-    optimizers = [sgd(replica.parameters()), sgd(model.parameters())]
-    replicas, reference = [weights(replica)], [weights(model)]
-    for batch in batches(setting):
+
+    def gradients(batch: Batch) -> None:
         loss(*replica(*share(batch, world.rank, world.size))).backward()
+
+    def reference_gradients(batch: Batch) -> None:
         first, second, scale = model(*batch)
         contrastive_loss((first, second), (first, second), scale).backward()
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
-        replicas.append(weights(replica))
-        reference.append(weights(model))
-    return Comparison(replicas, reference)
+
+    global_batches = batches(setting)
+    return Comparison(train(replica, global_batches, gradients), train(model, global_batches, reference_gradients))
 
 
 def equal_shares(setting: Setting, ranks: int) -> Setting:

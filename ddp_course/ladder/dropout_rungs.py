@@ -13,7 +13,7 @@ from ddp_course.distributed.mesh import Axis
 from ddp_course.distributed.process_group import World
 from ddp_course.ladder.axes import (
     SHARDED_SUMS,
-    add_gradients,
+    all_reduce_gradients,
     axis_of,
     compare_sharded,
     divide_by_targets,
@@ -72,10 +72,10 @@ def dropout(setting: Setting, world: World) -> Comparison:
 
     def gradients(batch: Batch) -> None:
         divide_by_targets(setting, model(*share_along(setting, world, batch, data)), batch, data.size).backward()
-        add_gradients(setting, model.parameters(), data)
+        all_reduce_gradients(setting, model.parameters(), data)
 
     reference = DropoutModel(setting, one_rank, one_rank)
-    return compare_sharded(setting, model.parameters(), gradients, lambda: gathered_weights(model), reference)
+    return compare_sharded(setting, model, gradients, gathered_weights, reference)
 
 
 DROPOUT_ON_MESH = Rung("data x tensor: dropout", TOPIC, dropout, reordered, SHARDED_SUMS, fits=fits_tensor)

@@ -74,10 +74,10 @@ def on_mesh(setting: Setting, world: World, sizes: Callable[[int], dict[str, int
                 dist.all_reduce(shard.parameter.grad.to_local(), group=mesh.ep.group)
         step_router_biases(stage.mixtures, (mesh.dp, mesh.shard, mesh.cp), BIAS_RATE)
 
-    def read() -> Weights:
+    def gathered_weights(_: Stage) -> Weights:
         return {shard.name: shard.gather(shard.parameter).clone() for shard in shards}
 
-    return compare_sharded(setting, stage.parameters(), gradients, read, reference)
+    return compare_sharded(setting, stage, gradients, gathered_weights, reference)
 
 
 def fits(setting: Setting, ranks: int) -> Setting:

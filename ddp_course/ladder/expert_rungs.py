@@ -16,8 +16,8 @@ from ddp_course.distributed.process_group import World
 from ddp_course.distributed.tensor_parallel import placements_of
 from ddp_course.ladder.axes import (
     SHARDED_SUMS,
-    add_gradients,
     all_ranks,
+    all_reduce_gradients,
     axis_of,
     compare_sharded,
     divide_by_targets,
@@ -97,17 +97,17 @@ def experts(setting: Setting, world: World, balance: float = 0.0, replicas: bool
     def gradients(batch: Batch) -> None:
         loss = model(*share_along(setting, world, batch, world_axis))
         divide_by_targets(setting, loss, batch, world_axis.size).backward()
-        add_gradients(setting, replicated, world_axis)
+        all_reduce_gradients(setting, replicated, world_axis)
         if setting.fault == "experts_mixed":
-            add_gradients(setting, expert_parameters, world_axis)
+            all_reduce_gradients(setting, expert_parameters, world_axis)
         elif data.size > 1 and setting.fault != "experts_apart":
             # Not over `axis`: an expert has computed the tokens of all its ranks already.
-            add_gradients(setting, expert_parameters, data)
+            all_reduce_gradients(setting, expert_parameters, data)
         if setting.fault == "experts_divided":
             for parameter in expert_parameters:
                 parameter.grad /= axis.size
 
-    return compare_sharded(setting, model.parameters(), gradients, lambda: gathered_weights(model), reference)
+    return compare_sharded(setting, model, gradients, gathered_weights, reference)
 
 
 TOPIC = "experts"

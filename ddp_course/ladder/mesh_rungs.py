@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import nn
@@ -44,11 +45,7 @@ def fsdp_and_tensor(setting: Setting, world: World, clip: float | None = None) -
         if clip:
             clip_on_meshes(model, clip)
 
-    return compare_sharded(setting, model.parameters(), gradients, lambda: fused_weights(model), clip=clip)
-
-
-def fsdp_and_tensor_clipped(setting: Setting, world: World) -> Comparison:
-    return fsdp_and_tensor(setting, world, CLIP)
+    return compare_sharded(setting, model, gradients, fused_weights, clip=clip)
 
 
 def clip_on_meshes(model: nn.Module, limit: float) -> None:
@@ -102,10 +99,11 @@ def fits_pipe(setting: Setting, ranks: int) -> Setting:
 
 TOPIC = "meshes"
 SHARDED = Rung("FSDP2 x tensor", TOPIC, fsdp_and_tensor, reordered, SHARDED_SUMS, fits=fits_tensor)
+CLIPPED = replace(SHARDED, name="FSDP2 x tensor: clipping", run=partial(fsdp_and_tensor, clip=CLIP))
 THREE = Rung("data x pipeline x tensor", TOPIC, three_axes, reordered, SHARDED_SUMS, fits=fits_three)
 RUNGS = [
     SHARDED,
-    Rung("FSDP2 x tensor: clipping", TOPIC, fsdp_and_tensor_clipped, reordered, SHARDED_SUMS, fits=fits_tensor),
+    CLIPPED,
     Rung("data x pipeline", TOPIC, replicated_pipelines, reordered, REORDERED, fits=fits_pipe),
     THREE,
     mistake(

@@ -2,13 +2,13 @@
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from ddp_course.distributed.process_group import World, seed_rank, seed_shared
-from ddp_course.ladder.comparison import DIFFERENT, Comparison, Rung, batches, compare, sgd, train_replicas, weights
+from ddp_course.ladder.comparison import DIFFERENT, Comparison, Rung, batches, compare, train, train_replicas
 from ddp_course.ladder.models import Branches, build
-from ddp_course.ladder.setting import Setting, share, target_count
+from ddp_course.ladder.setting import Batch, Setting, global_batch, share, target_count
 from ddp_course.ladder.tolerance import REORDERED, reordered
 
 DROPOUT = 0.2
@@ -17,19 +17,20 @@ DROPOUT = 0.2
 def unused(setting: Setting, world: World) -> Comparison:
     """Each share of the batch uses one of two branches, the other one in the next step, and never the third."""
     replica, model = DDP(branches(setting), find_unused_parameters=True), branches(setting)
-    optimizers = [sgd(replica.parameters()), sgd(model.parameters())]
-    replicas, reference = [weights(replica)], [weights(model)]
-    for step, batch in enumerate(batches(setting)):
-        divisor = target_count(batch)
-        loss = replica(*share(batch, world.rank, world.size), (world.rank + step) % 2)
-        (loss * world.size / divisor).backward()
+
+    def mean_loss(module: nn.Module, step: int, rank: int) -> Tensor:
+        batch = global_batch(setting, step)
+        return module(*share(batch, rank, world.size), (rank + step) % 2) / target_count(batch)
+
+    def gradients(step: int) -> None:
+        (mean_loss(replica, step, world.rank) * world.size).backward()  # DDP averages over the ranks
+
+    def reference_gradients(step: int) -> None:
         for rank in range(world.size):
-            (model(*share(batch, rank, world.size), (rank + step) % 2) / divisor).backward()
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
-        replicas.append(weights(replica))
-        reference.append(weights(model))
+            mean_loss(model, step, rank).backward()
+
+    steps = range(setting.steps)
+    replicas, reference = train(replica, steps, gradients), train(model, steps, reference_gradients)
     third_unused = all(module.branches[2].expand.weight.grad is None for module in (model, replica.module))
     return Comparison(replicas, reference, {"the third branch has no gradient": third_unused})
 
@@ -67,15 +68,14 @@ def dropout(setting: Setting, world: World) -> Comparison:
         masks_by_rank.append(F.dropout(torch.ones(64), DROPOUT))
     seed_rank(setting.seed, world.rank)
     replicas = train_replicas(setting, world, replica, global_batches)
-    optimizer, reference = sgd(model.parameters()), [weights(model)]
-    for batch in global_batches:
-        optimizer.zero_grad()
+
+    def reference_gradients(batch: Batch) -> None:
         for rank in range(world.size):
             torch.set_rng_state(generator_states[rank])
             (model(*share(batch, rank, world.size)) / target_count(batch)).backward()
             generator_states[rank] = torch.get_rng_state()
-        optimizer.step()
-        reference.append(weights(model))
+
+    reference = train(model, global_batches, reference_gradients)
     masks_differ = not any(torch.equal(masks_by_rank[0], masks) for masks in masks_by_rank[1:])
     return Comparison(replicas, reference, facts={"masks differ by rank": masks_differ})
 

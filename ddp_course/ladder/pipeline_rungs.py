@@ -9,15 +9,14 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, schedules
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_
 
 from ddp_course.distributed.mesh import Axis
 from ddp_course.distributed.process_group import World
-from ddp_course.distributed.tensor_parallel import placements_of
 from ddp_course.distributed.torch_versions import without_first_messages
 from ddp_course.ladder.axes import (
-    add_gradients,
     all_ranks,
+    all_reduce_gradients,
     compare_sharded,
     divide_by_targets,
     share_along,
@@ -27,7 +26,7 @@ from ddp_course.ladder.batch_rungs import CLIP
 from ddp_course.ladder.comparison import Comparison, Rung, Weights, mistake
 from ddp_course.ladder.models import build_minigpt
 from ddp_course.ladder.setting import Batch, Setting
-from ddp_course.ladder.sharded_layers import gathered_weights, shard_by_hand
+from ddp_course.ladder.sharded_layers import gathered_weights, shard_by_hand, squared_norm
 from ddp_course.ladder.tolerance import REORDERED, reordered
 from ddp_course.models.minigpt import MiniGPT
 
@@ -73,7 +72,7 @@ def train_pipelines(
     clip: float | None = None,
     tensor: Axis | None = None,
 ) -> Comparison:
-    """Train replicas over the axis `data`, each of them a pipeline over `pipe` with torch's schedule `name`.
+    """Train replicas over the axis `data`, each a pipeline over `pipe`, with torch's schedule `name`.
 
     per_rank: stages per rank. tensor: the axis over which the layers of each stage are sharded, if any.
     """
@@ -83,17 +82,17 @@ def train_pipelines(
     v_shaped = name in V_SCHEDULES
     indices = (pipe.rank, count - 1 - pipe.rank) if v_shaped else range(pipe.rank, count, pipe.size)
     # All from one model, so that the tied matrix stays one tensor if a rank has the first and the last stage.
-    stages = {index: Stage(model, index, count) for index in indices}
+    stages = nn.ModuleList(Stage(model, index, count) for index in indices)
     pipeline_stages = [
         without_first_messages(PipelineStage(stage, index, count, torch.device("cpu"), group=pipe.group))
-        for index, stage in stages.items()
+        for index, stage in zip(indices, stages, strict=True)
     ]
-    parameters = list(nn.ModuleList(stages.values()).parameters())
-    current_batch = []
+    parameters = list(stages.parameters())
+    current_batch = None
 
     def loss(logits: Tensor, targets: Tensor) -> Tensor:
         summed = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
-        return divide_by_targets(setting, summed, current_batch[0], data.size)
+        return divide_by_targets(setting, summed, current_batch, data.size)
 
     schedule = getattr(schedules, f"Schedule{name}")(
         pipeline_stages if per_rank > 1 else pipeline_stages[0],
@@ -103,23 +102,24 @@ def train_pipelines(
     )
 
     def gradients(batch: Batch) -> None:
-        current_batch[:] = [batch]
+        nonlocal current_batch
+        current_batch = batch
         inputs, targets = share_along(setting, world, batch, data)
         schedule.step(
-            *[inputs.contiguous() for stage in stages.values() if stage.first],  # torch 2.11 refuses other strides
+            *[inputs.contiguous() for stage in stages if stage.first],  # torch 2.11 refuses other strides
             return_outputs=False,
-            target=targets if any(stage.last for stage in stages.values()) else None,
+            target=targets if any(stage.last for stage in stages) else None,
         )
         if data.size > 1:
-            add_gradients(setting, parameters, data)
+            all_reduce_gradients(setting, parameters, data)
         if setting.fault != "table_not_summed":
-            add_table_gradients(model, stages.values(), pipe)
+            add_table_gradients(model, stages, pipe)
         if clip and setting.fault == "own_norm":
-            clip_grads_with_norm_(parameters, clip, get_total_norm([parameter.grad for parameter in parameters]))
+            clip_grad_norm_(parameters, clip)
         elif clip:
-            clip_grads_with_norm_(parameters, clip, total_norm(stages.values(), pipe, tensor))
+            clip_grads_with_norm_(parameters, clip, total_norm(stages, pipe, tensor))
 
-    return compare_sharded(setting, parameters, gradients, lambda: gather_stages(stages.values(), pipe), clip=clip)
+    return compare_sharded(setting, stages, gradients, partial(gather_stages, pipe=pipe), clip=clip)
 
 
 def micro_batch_count(ranks: int) -> int:
@@ -141,18 +141,8 @@ def add_table_gradients(model: MiniGPT, stages: Iterable[Stage], pipe: Axis) -> 
 
 
 def total_norm(stages: Iterable[Stage], pipe: Axis, tensor: Axis | None) -> Tensor:
-    """The norm of the whole model's gradient (collective).
-
-    Squares of sharded weights are summed over `tensor`, all squares over the stages. The tied matrix counts once.
-    """
-    squares = torch.zeros(2, dtype=torch.float64)  # of replicated weights, of sharded weights
-    for stage in stages:
-        placements = placements_of(stage)
-        for name, parameter in stage.named_parameters():
-            squares[int(name in placements)] += parameter.grad.square().sum() * (name != COPY)
-    if tensor:
-        dist.all_reduce(squares[1], group=tensor.group)
-    square = squares.sum()
+    """The norm of the whole model's gradient (collective). The tied matrix counts once."""
+    square = sum(squared_norm(stage, tensor, skip=COPY) for stage in stages)
     dist.all_reduce(square, group=pipe.group)
     return square.sqrt()
 

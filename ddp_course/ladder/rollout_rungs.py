@@ -5,15 +5,14 @@ first target is even.
 """
 
 import itertools
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from ddp_course.distributed.process_group import World
-from ddp_course.ladder.comparison import Comparison, Rung, mistake, sgd, summed_loss, train_reference, weights
+from ddp_course.ladder.comparison import Comparison, Rung, mistake, summed_loss, train, train_reference
 from ddp_course.ladder.models import build
 from ddp_course.ladder.setting import Batch, Setting, global_batch, target_count
 from ddp_course.ladder.tolerance import REORDERED, reordered
@@ -24,25 +23,23 @@ ROUNDS = 1000  # more than a step needs: round r of step s draws global batch s 
 def dynamic_sampling(setting: Setting, world: World) -> Comparison:
     """All ranks stop after the same round, keep the first useful windows of all ranks, and divide by all targets."""
     replica = DDP(build(setting))
-    optimizer, replicas = sgd(replica.parameters()), [weights(replica)]
-    draw = partial(own_windows, setting, world.rank, world.size, numbers_of_all_ranks)
-    for step in range(setting.steps):
-        inputs, targets = draw(step)
+
+    def gradients(step: int) -> None:
+        inputs, targets = own_windows(setting, step, world.rank, world.size)
         divisor = setting.tokens
         if setting.fault == "own_divisor":
             divisor = max(1, world.size * target_count((inputs, targets)))
         (summed_loss(replica, inputs, targets) * world.size / divisor).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        replicas.append(weights(replica))
-    global_batches = (own_windows(setting, 0, 1, list, step) for step in range(setting.steps))
+
+    replicas = train(replica, range(setting.steps), gradients)
+    global_batches = [own_windows(setting, step, rank=0, ranks=1) for step in range(setting.steps)]
     return Comparison(replicas, train_reference(build(setting), global_batches))
 
 
-def own_windows(setting: Setting, rank: int, ranks: int, numbers_of_all: Callable[..., list[int]], step: int) -> Batch:
+def own_windows(setting: Setting, step: int, rank: int, ranks: int) -> Batch:
     """Draw rounds of windows until `setting.windows` of them are useful; returns this rank's part of the first ones.
 
-    numbers_of_all: maps the numbers of this rank's useful windows to those of all ranks.
+    Collective over `ranks` ranks, if there are several.
     """
     own: dict[int, Batch] = {}  # this rank's useful windows, by number
     for round_number in itertools.count():
@@ -52,7 +49,7 @@ def own_windows(setting: Setting, rank: int, ranks: int, numbers_of_all: Callabl
         if setting.fault == "own_stop":
             numbers, count = list(own), setting.windows * (rank + 1) // ranks - setting.windows * rank // ranks
         else:
-            numbers, count = sorted(numbers_of_all(own)), setting.windows
+            numbers, count = sorted(numbers_of_all_ranks(own) if ranks > 1 else own), setting.windows
         if len(numbers) >= count:
             empty = torch.empty(0, setting.context, dtype=torch.int64)
             windows = [own[number] for number in numbers[:count] if number in own]

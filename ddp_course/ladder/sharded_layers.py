@@ -71,11 +71,16 @@ def gathered_weights(model: nn.Module) -> Weights:
     return whole
 
 
-def total_norm(model: nn.Module, axis: Axis) -> Tensor:
-    """The norm of the whole model's gradient (collective): only squares of sharded weights are summed over the axis."""
+def squared_norm(model: nn.Module, axis: Axis | None, skip: str = "") -> Tensor:
+    """The squared norm of the unsharded gradient: squares of sharded weights are summed over the axis (collective).
+
+    skip: the name of a parameter to leave out.
+    """
     placements = placements_of(model)
     squares = torch.zeros(2, dtype=torch.float64)  # of replicated weights, of sharded weights
     for name, parameter in model.named_parameters():
-        squares[int(name in placements)] += parameter.grad.square().sum()
-    dist.all_reduce(squares[1], group=axis.group)
-    return squares.sum().sqrt()
+        if name != skip:
+            squares[int(name in placements)] += parameter.grad.square().sum()
+    if axis:
+        dist.all_reduce(squares[1], group=axis.group)
+    return squares.sum()

@@ -1,17 +1,17 @@
 """Rungs about sharded training state: the optimizer state, or weights and gradients as well."""
 
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.nn.parallel import DistributedDataParallel as DDP
 
 from ddp_course.distributed.by_hand import ShardedOptimizer, full_state_dict, fully_shard_by_hand
 from ddp_course.distributed.process_group import World
 from ddp_course.ladder.axes import mesh_of_replicas
-from ddp_course.ladder.batch_rungs import CLIP
+from ddp_course.ladder.batch_rungs import CLIP, data_parallel
 from ddp_course.ladder.comparison import Comparison, Rung, Weights, adamw, compare
 from ddp_course.ladder.models import build
 from ddp_course.ladder.setting import Setting
@@ -20,45 +20,29 @@ from ddp_course.ladder.tolerance import REORDERED, REORDERED_WITH_ADAMW, reorder
 
 def zero_1(setting: Setting, world: World) -> Comparison:
     """torch's ZeRO-1: each rank has AdamW's state of some parameters, takes their step, and broadcasts them."""
-    return sharded_state(
-        setting,
-        world,
-        lambda parameters: ZeroRedundancyOptimizer(parameters, optimizer_class=torch.optim.AdamW, lr=1e-3),
-    )
+    sharded_adamw = partial(ZeroRedundancyOptimizer, optimizer_class=torch.optim.AdamW, lr=1e-3)
+    return data_parallel(setting, world, optimizer=sharded_adamw, reference_optimizer=adamw)
 
 
 def zero_1_by_hand(setting: Setting, world: World) -> Comparison:
     """ZeRO-1 with the course's ShardedOptimizer."""
-    return sharded_state(setting, world, lambda parameters: ShardedOptimizer(parameters, torch.optim.AdamW, lr=1e-3))
+    sharded_adamw = partial(ShardedOptimizer, optimizer_class=torch.optim.AdamW, lr=1e-3)
+    return data_parallel(setting, world, optimizer=sharded_adamw, reference_optimizer=adamw)
 
 
-def sharded_state(setting: Setting, world: World, optimizer) -> Comparison:
-    return compare(setting, world, DDP(build(setting)), optimizer=optimizer, reference_optimizer=adamw)
+def fully_sharded(
+    setting: Setting, world: World, accumulate: int = 1, clip: float | None = None, **options
+) -> Comparison:
+    """torch's FSDP2: weights, gradients and optimizer state are sharded; a block's weights are gathered to compute.
 
-
-def fully_sharded(setting: Setting, world: World) -> Comparison:
-    """torch's FSDP2: weights, gradients and optimizer state are sharded; a block's weights are gathered to compute."""
-    return compare(setting, world, sharded(setting))
-
-
-def fully_sharded_without_reshard(setting: Setting, world: World) -> Comparison:
-    """Weights stay gathered from forward to backward: one all-gather less and more memory, as in ZeRO-2."""
-    return compare(setting, world, sharded(setting, reshard_after_forward=False))
-
-
-def fully_sharded_accumulation(setting: Setting, world: World) -> Comparison:
-    """FSDP2 with two micro-batches, of which the first reduces no gradients."""
-    return compare(setting, world, sharded(setting), accumulate=2)
-
-
-def fully_sharded_clipping(setting: Setting, world: World) -> Comparison:
-    """torch's clip_grad_norm_ computes the norm over the shards of all ranks."""
-    return compare(setting, world, sharded(setting), clip=CLIP)
+    options: arguments of `fully_shard`.
+    """
+    return compare(setting, world, sharded(setting, **options), accumulate=accumulate, clip=clip)
 
 
 def hybrid_sharded(setting: Setting, world: World) -> Comparison:
     """Sharded within pairs of ranks, replicated between the pairs. An odd number of ranks is one group."""
-    return compare(setting, world, sharded(setting, mesh=mesh_of_replicas("shard", world)))
+    return fully_sharded(setting, world, mesh=mesh_of_replicas("shard", world))
 
 
 def sharded(setting: Setting, **options) -> nn.Module:
@@ -93,13 +77,15 @@ def fully_sharded_by_hand(setting: Setting, world: World) -> Comparison:
     return compare(setting, world, fully_shard_by_hand(model, model.blocks), read=gathered_weights)
 
 
+# Weights stay gathered from forward to backward: one all-gather less and more memory, as in ZeRO-2.
+without_reshard = partial(fully_sharded, reshard_after_forward=False)
 RUNGS = [
     Rung("ZeRO-1", "shards", zero_1, reordered_with_adamw, REORDERED_WITH_ADAMW),
     Rung("by hand: ZeRO-1", "shards", zero_1_by_hand, reordered_with_adamw, REORDERED_WITH_ADAMW),
     Rung("fully sharded", "shards", fully_sharded, reordered, REORDERED),
-    Rung("FSDP2: weights kept", "shards", fully_sharded_without_reshard, reordered, REORDERED),
-    Rung("FSDP2: accumulation", "shards", fully_sharded_accumulation, reordered, REORDERED),
-    Rung("FSDP2: clipping", "shards", fully_sharded_clipping, reordered, REORDERED),
+    Rung("FSDP2: weights kept", "shards", without_reshard, reordered, REORDERED),
+    Rung("FSDP2: accumulation", "shards", partial(fully_sharded, accumulate=2), reordered, REORDERED),
+    Rung("FSDP2: clipping", "shards", partial(fully_sharded, clip=CLIP), reordered, REORDERED),
     Rung("FSDP2: hybrid", "shards", hybrid_sharded, reordered, REORDERED),
     Rung("by hand: fully sharded", "shards", fully_sharded_by_hand, reordered, REORDERED),
 ]

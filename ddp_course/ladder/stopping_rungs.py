@@ -20,10 +20,11 @@ from ddp_course.ladder.comparison import (
     Rung,
     Weights,
     batches,
+    compute_gradients,
     largest_gap,
     sgd,
+    train,
     train_reference,
-    training_step,
     weights,
 )
 from ddp_course.ladder.models import build
@@ -37,12 +38,15 @@ def resume(setting: Setting, world: World) -> Comparison:
     """Stop half-way, rebuild everything, resume from the checkpoint; with dropout, bit-equal to a run without stop."""
     half = setting.steps // 2
     with shared_folder(world) as folder:
-        resumed = leg(setting, world, folder, range(half)) + leg(setting, world, folder, range(half, setting.steps))[1:]
+        resumed = (
+            train_leg(setting, world, folder, range(half))
+            + train_leg(setting, world, folder, range(half, setting.steps))[1:]
+        )
     with shared_folder(world) as folder:
-        uninterrupted_dropout = leg(setting, world, folder, range(setting.steps), dropout=DROPOUT)
+        uninterrupted_dropout = train_leg(setting, world, folder, range(setting.steps), dropout=DROPOUT)
     with shared_folder(world) as folder:
-        resumed_dropout = leg(setting, world, folder, range(half), dropout=DROPOUT)
-        resumed_dropout += leg(setting, world, folder, range(half, setting.steps), dropout=DROPOUT)[1:]
+        resumed_dropout = train_leg(setting, world, folder, range(half), dropout=DROPOUT)
+        resumed_dropout += train_leg(setting, world, folder, range(half, setting.steps), dropout=DROPOUT)[1:]
     bit_equal = all(largest_gap(a, b) == 0 for a, b in zip(uninterrupted_dropout, resumed_dropout, strict=True))
     reference = train_reference(build(setting), batches(setting))
     return Comparison(resumed, reference, {"with dropout, bit-equal to an uninterrupted run": bit_equal})
@@ -54,14 +58,14 @@ def another_size(setting: Setting, world: World) -> Comparison:
     half_group = dist.new_group(list(range(half)))
     first, second = setting.steps // 3, 2 * setting.steps // 3
     with shared_folder(world) as folder:
-        history = leg(setting, world, folder, range(first))
-        history += leg(setting, world, folder, range(first, second), ranks=half, group=half_group)[1:]
-        history += leg(setting, world, folder, range(second, setting.steps))[1:]
+        history = train_leg(setting, world, folder, range(first))
+        history += train_leg(setting, world, folder, range(first, second), ranks=half, group=half_group)[1:]
+        history += train_leg(setting, world, folder, range(second, setting.steps))[1:]
     dist.destroy_process_group(half_group)
     return Comparison(history, train_reference(build(setting), batches(setting)))
 
 
-def leg(
+def train_leg(
     setting: Setting,
     world: World,
     folder: Path,
@@ -82,16 +86,20 @@ def leg(
     state = TrainingState({"model": model, "optimizer": optimizer}, identity={"seed": setting.seed})
     if saved := checkpoint.newest_valid(folder):
         state.restore(world, saved)
-    history, active_world = [weights(model)], replace(world, size=ranks or world.size)
-    if world.rank < active_world.size:
+    active_world = replace(world, size=ranks or world.size)
+    is_active = world.rank < active_world.size
+    history = [weights(model)]
+    if is_active:
         replica = DDP(model, process_group=group)
         settle_bucket_order(replica, *global_batch(setting, 0))
-        for step in steps:
+
+        def gradients(step: int) -> None:
             batch = global_batch(setting, step)
-            training_step(setting, active_world, replica, optimizer, batch, target_count(batch))
-            history.append(weights(model))
+            compute_gradients(setting, active_world, replica, batch, target_count(batch))
+
+        history = train(model, steps, gradients, lambda _: optimizer)
     state.save(world, folder, steps.stop, {}, keep=0)
-    if world.rank >= active_world.size:
+    if not is_active:
         state.restore(world, checkpoint.newest_valid(folder))
         history += [None] * (len(steps) - 1) + [weights(model)]
     return history

@@ -18,7 +18,7 @@ from ddp_course.ladder.batch_rungs import CLIP
 from ddp_course.ladder.comparison import Comparison, Rung, Weights, mistake, weights
 from ddp_course.ladder.models import build_minigpt
 from ddp_course.ladder.setting import Batch, Setting, target_count
-from ddp_course.ladder.sharded_layers import gathered_weights, shard_by_hand, total_norm
+from ddp_course.ladder.sharded_layers import gathered_weights, shard_by_hand, squared_norm
 from ddp_course.ladder.tolerance import reordered
 from ddp_course.models.minigpt import Attention, MiniGPT
 
@@ -35,9 +35,9 @@ def by_hand(setting: Setting, world: World, clip: float | None = None) -> Compar
         if clip and setting.fault == "own_norm":
             clip_grad_norm_(model.parameters(), clip)
         elif clip:
-            clip_grads_with_norm_(model.parameters(), clip, total_norm(model, axis))
+            clip_grads_with_norm_(model.parameters(), clip, squared_norm(model, axis).sqrt())
 
-    return compare_sharded(setting, model.parameters(), gradients, lambda: gathered_weights(model), clip=clip)
+    return compare_sharded(setting, model, gradients, gathered_weights, clip=clip)
 
 
 class SplitAttention(nn.Module):
@@ -116,7 +116,7 @@ def by_torch(setting: Setting, world: World, block_plan: dict, rest_plan: dict |
             loss = F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), reduction="sum")
             (loss / target_count(batch)).backward()
 
-    return compare_sharded(setting, model.parameters(), gradients, lambda: fused_weights(model))
+    return compare_sharded(setting, model, gradients, fused_weights)
 
 
 def plain(setting: Setting, world: World) -> Comparison:
