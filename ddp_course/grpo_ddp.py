@@ -35,7 +35,7 @@ from ddp_course.distributed.replica_check import assert_replicas_equal
 from ddp_course.distributed.sync import assert_same_value, from_rank_0, sum_over_ranks
 from ddp_course.models.minigpt import MiniGPTConfig, set_attention
 from ddp_course.post_training.backbones import prepare_backbone
-from ddp_course.post_training.batch import Batch, describe
+from ddp_course.post_training.batch import Batch, compute_metrics
 from ddp_course.post_training.grpo import AdaptiveBeta, grpo_loss, token_log_probs
 from ddp_course.post_training.grpo_config import PRESETS, GRPOConfig
 from ddp_course.post_training.grpo_prompts import collect_or_read_prompts
@@ -44,7 +44,7 @@ from ddp_course.post_training.policies import load_policy, prepare_policy, write
 from ddp_course.post_training.prompts import prompts_of
 from ddp_course.post_training.reward_model import load_reward_model
 from ddp_course.post_training.rewards import Parses, parses
-from ddp_course.post_training.rollout import RolloutModels, complete, real_completions, sample_groups, take_pairs
+from ddp_course.post_training.rollout import RolloutModels, complete, real_completions, sample_groups, score_pairs
 from ddp_course.training.command_line import run
 from ddp_course.training.loop import TrainingLoop
 from ddp_course.training.memory import require_memory
@@ -128,11 +128,11 @@ def train(config: GRPOConfig) -> int:
             batch, distinct = sample_groups(models, chosen[world.rank :: world.size], config.group_size)
         else:
             chosen = pairs_of_step(config.seed, step, config.prompts_per_update, len(pairs))
-            batch, distinct = take_pairs(models, [pairs[n] for n in chosen[world.rank :: world.size]], beta.value)
+            batch, distinct = score_pairs(models, [pairs[n] for n in chosen[world.rank :: world.size]], beta.value)
         if loop.abandons_step():  # sampling takes most of a step
             continue
         # DDP 5/7: the loss and every metric are a sum over all ranks, divided by a count over all ranks.
-        metrics = describe(batch, distinct, world)
+        metrics = compute_metrics(batch, distinct, world)
         target_count = metrics["tokens"] if config.objective == "grpo" else metrics["sequences"] / 2
         loss_sum, clipped_count, gradient_norm = learn(
             ddp_policy, optimizer, batch, target_count, beta.value, config, world
@@ -156,7 +156,7 @@ def train(config: GRPOConfig) -> int:
     assert_replicas_equal(world, policy)
     if loop.stopped_early:
         return loop.leave()
-    # DDP 7/7: one rank writes and speaks for all. No collective follows, so nobody waits for it.
+    # DDP 7/7: only rank 0 writes and prints. No collective follows, so no rank waits for it.
     if world.is_main:
         validated = loop.progress.validated
         print(

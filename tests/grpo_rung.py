@@ -19,7 +19,7 @@ from ddp_course.data import tokenizer
 from ddp_course.distributed.replica_check import assert_replicas_equal
 from ddp_course.grpo_ddp import GRPOConfig, learn
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
-from ddp_course.post_training.batch import describe
+from ddp_course.post_training.batch import compute_metrics
 from ddp_course.post_training.grpo import AdaptiveBeta, kl_estimate
 from ddp_course.post_training.policies import load_policy
 from ddp_course.post_training.rollout import RolloutModels, sample_groups
@@ -74,7 +74,7 @@ def train(world, name, fault):
     for number in range(3):
         prompts = PROMPTS[number:] + PROMPTS[:number]
         batch, distinct = sample_groups(rollout, prompts[world.rank :: world.size], GROUP)
-        metrics = describe(batch, distinct, world)
+        metrics = compute_metrics(batch, distinct, world)
         divisor = int(batch.counted.sum()) * world.size if fault == "own divisor" else metrics["tokens"]
         _, _, norm = learn(replica, optimizer, batch, divisor, beta.value, config, world)
         own_kl = kl_estimate(batch.old, batch.reference)[batch.counted].mean().item()

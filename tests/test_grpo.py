@@ -32,7 +32,7 @@ from ddp_course.data.pairs import Pair, write_pairs
 from ddp_course.distributed import process_group
 from ddp_course.distributed.process_group import World
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
-from ddp_course.post_training.batch import describe
+from ddp_course.post_training.batch import compute_metrics
 from ddp_course.post_training.grpo import (
     HIGHEST_BETA,
     LOWEST_BETA,
@@ -45,7 +45,7 @@ from ddp_course.post_training.pairwise_objective import pairwise_advantages, pai
 from ddp_course.post_training.pretrained import load_pretrained
 from ddp_course.post_training.prompts import collect, prompts_of
 from ddp_course.post_training.rewards import Parses, parses
-from ddp_course.post_training.rollout import RolloutModels, take_pairs
+from ddp_course.post_training.rollout import RolloutModels, score_pairs
 from ddp_course.training import command_line
 
 GRPO = ROOT / "ddp_course" / "grpo_ddp.py"
@@ -205,11 +205,11 @@ def test_pairs_without_a_prompt_and_with_one_token(tmp_path):
     words = tokenizer.build("bytes", [])
     model = MiniGPT(MiniGPTConfig(256, 16, 1, 1, 8))
     models = RolloutModels(model, model, Parses(1), words, 4, 1.0, micro_batch_size=2, precision="float32")
-    batch, _ = take_pairs(models, [Pair("", "a", "b", "")], beta=0.1)
+    batch, _ = score_pairs(models, [Pair("", "a", "b", "")], beta=0.1)
     assert batch.tokens.tolist() == [[words.end_of_text, ord("a")], [words.end_of_text, ord("b")]]
     assert batch.counted.tolist() == [[True], [True]]
     with one_process_group() as world:
-        assert describe(batch, 2, world)["tokens"] == 2
+        assert compute_metrics(batch, 2, world)["tokens"] == 2
 
 
 @pytest.mark.parametrize(

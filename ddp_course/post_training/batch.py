@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ddp_course.distributed.process_group import World
 from ddp_course.distributed.sync import sum_over_ranks
@@ -45,14 +46,13 @@ def padded(
 ) -> tuple[Tensor, Tensor]:
     """`tokens` and `counted` of a Batch. Padding is 0 and on the right, where causal attention does not see it."""
     texts = [[*prompt, *completion] for prompt, completion in zip(prompts, completions, strict=True)]
-    longest = max(map(len, texts))
-    tokens = torch.tensor([text + [0] * (longest - len(text)) for text in texts], device=device)
-    predicted = torch.arange(1, longest, device=device)
+    tokens = pad_sequence([torch.tensor(text, dtype=torch.int64) for text in texts], batch_first=True).to(device)
+    predicted = torch.arange(1, tokens.shape[1], device=device)
     starts, ends = (torch.tensor([len(ids) for ids in group], device=device)[:, None] for group in (prompts, texts))
     return tokens, (starts <= predicted) & (predicted < ends)
 
 
-def describe(batch: Batch, distinct: int, world: World) -> dict[str, float]:
+def compute_metrics(batch: Batch, distinct: int, world: World) -> dict[str, float]:
     """Compute metrics of the global batch (collective): sums and counts are reduced, then divided.
 
     distinct: this rank's number of completions that differ from all earlier ones of their group.

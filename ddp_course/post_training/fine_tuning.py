@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from ddp_course.base.errors import InputError
 from ddp_course.data.packing import best_fit
@@ -25,9 +26,11 @@ def collate(rows: list[dict[str, list[int]]]) -> Batch:
     Without rows: a row without an answer, so that a rank without examples takes part in a step and adds nothing to it.
     """
     rows = rows or [{"input_ids": [0, 0], "labels": [IGNORED, IGNORED]}]
-    length, fill = max(len(row["labels"]) for row in rows), {"input_ids": 0, "labels": IGNORED}
-    padded = {name: [row[name] + [value] * (length - len(row[name])) for row in rows] for name, value in fill.items()}
-    return {name: torch.tensor(lists) for name, lists in padded.items()}
+    padding = {"input_ids": 0, "labels": IGNORED}
+    return {
+        name: pad_sequence([torch.tensor(row[name]) for row in rows], batch_first=True, padding_value=value)
+        for name, value in padding.items()
+    }
 
 
 def pack(rows: list[dict[str, list[int]]], length: int) -> Batch:

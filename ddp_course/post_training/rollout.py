@@ -4,7 +4,7 @@ Nothing here communicates with other ranks.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -109,7 +109,7 @@ def sample_groups(models: RolloutModels, prompts: Sequence[str], group_size: int
     return _batch(models, ids, completions, rewards, advantages), sum(len(set(group)) for group in groups)
 
 
-def take_pairs(models: RolloutModels, pairs: Sequence[Pair], beta: float) -> tuple[Batch, int]:
+def score_pairs(models: RolloutModels, pairs: Sequence[Pair], beta: float) -> tuple[Batch, int]:
     """The two answers of each pair, the chosen one first, with the pairwise objective's weights as advantages.
 
     Nothing is sampled. Also returns the number of answers.
@@ -118,15 +118,13 @@ def take_pairs(models: RolloutModels, pairs: Sequence[Pair], beta: float) -> tup
     answers = [(pair.prompt, answer) for pair in pairs for answer in (pair.chosen, pair.rejected)]
     completions = [models.tokenizer.encode(answer)[: models.new_tokens] for _, answer in answers]
     rewards = models.reward.score(*zip(*answers, strict=True)).to(models.device)
-    # 1 for chosen, -1 for rejected: the batch's `better`. Its advantages need log-probabilities: set below.
-    signs = torch.ones_like(rewards)
-    signs[1::2] = -1
+    signs = torch.tensor([1.0, -1.0], device=models.device).repeat(len(pairs))  # chosen is better, rejected worse
     batch = _batch(models, prompts, completions, rewards, signs)
     log_probs, reference = (
         mean_over_tokens(values, batch.counted).view(-1, 2) for values in (batch.old, batch.reference)
     )
-    batch.advantages.copy_(pairwise_advantages(rewards.view(-1, 2), log_probs, reference, beta).flatten())
-    return batch, len(answers)
+    advantages = pairwise_advantages(rewards.view(-1, 2), log_probs, reference, beta).flatten()
+    return replace(batch, advantages=advantages.to(batch.old.dtype)), len(answers)
 
 
 def complete(
