@@ -35,11 +35,11 @@ from ddp_course.distributed.bucket_order import wrap
 from ddp_course.distributed.process_group import World
 from ddp_course.distributed.replica_check import assert_replicas_equal
 from ddp_course.distributed.sync import assert_same_value, from_rank_0, sum_over_ranks
-from ddp_course.post_training.adapters import adapters_of, linear_layers, without_adapters, write_adapters
+from ddp_course.post_training.adapters import add_adapters, linear_layers, without_adapters, write_adapters
 from ddp_course.post_training.examples import Example, batch_of, encode, examples_of_step
 from ddp_course.post_training.fine_tuning import answer_log_probability, answer_loss
 from ddp_course.post_training.finetune_config import PRESETS, FinetuneConfig
-from ddp_course.post_training.lora import add_lora, merge
+from ddp_course.post_training.lora import merge
 from ddp_course.post_training.policies import load_policy, prepare_policy, write_as_folder
 from ddp_course.training.command_line import run
 from ddp_course.training.loop import TrainingLoop
@@ -86,7 +86,7 @@ def train(config: FinetuneConfig) -> int:
     reference = policy if config.lora_rank or config.objective == "sft" else copy.deepcopy(policy).requires_grad_(False)
     trainable_module = policy
     if config.lora_rank:
-        trainable_module = adapters_of(add_lora(policy, names, config.lora_rank, config.lora_alpha))
+        trainable_module = add_adapters(policy, names, config.lora_rank, config.lora_alpha)
     optimizer = make_adamw(trainable_module, config.learning_rate, config.weight_decay)
     process_group.seed_rank(config.seed, world.rank)
 

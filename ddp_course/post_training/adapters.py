@@ -9,7 +9,7 @@ from torch import nn
 
 from ddp_course.base.errors import InputError
 from ddp_course.post_training.finetune_config import FinetuneConfig
-from ddp_course.post_training.lora import LoRA, trainable
+from ddp_course.post_training.lora import LoRA, add_lora, trainable
 from ddp_course.post_training.policies import ForeignModel, replacing_folder
 
 
@@ -29,8 +29,13 @@ def linear_layers(policy: ForeignModel, names: Sequence[str]) -> list[nn.Linear]
     return [layer for path, layer in layers.items() if path.rpartition(".")[2] in names]
 
 
-def adapters_of(policy: nn.Module) -> nn.ParameterDict:
-    """The trainable parameters as one module, for the optimizer and the checkpoint. Their names have / for dots."""
+def add_adapters(policy: nn.Module, names: Sequence[str], rank: int, alpha: float) -> nn.ParameterDict:
+    """Freeze the policy and put an adapter on each linear layer of these names, on the policy's device.
+
+    Returns the trainable parameters as one module, for the optimizer and the checkpoint. Their names have / for dots.
+    """
+    device = next(policy.parameters()).device
+    add_lora(policy, names, rank, alpha).to(device)
     return nn.ParameterDict({name.replace(".", "/"): parameter for name, parameter in trainable(policy).items()})
 
 
