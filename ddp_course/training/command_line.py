@@ -50,24 +50,16 @@ def run(main: Callable[[Config], int | None], presets: Mapping[str, Config], on_
         _print_and_exit(f"error: {error}", USAGE_ERROR)
     try:
         code = main(config)
-    except (InputError, ReplicasDiffer, RandomStatesEqual) as error:  # all ranks have raised it, with one text
-        torchrun.put_into_report(str(error))
-        _print_and_exit(f"error: {error}", FAILURE)
     except Exception as error:
-        if is_out_of_memory(error):
-            sentence = f"not enough memory: {str(error).splitlines()[0] if str(error) else 'the system gave none'}"
+        if sentence := _sentence(error):
             torchrun.put_into_report(sentence)
-            _print_and_exit(f"error: {sentence}; choose smaller sizes", FAILURE)
+            _print_and_exit(f"error: {sentence}", FAILURE)
         if any(words in str(error) for words in PEER_GONE):
             _print_and_exit(
                 f"error: rank {_rank()} ends: it has lost the connection to another rank, which has ended "
                 f"({str(error).splitlines()[0]})",
                 FAILURE,
             )
-        if isinstance(error, OSError) and error.filename and error.errno in UNUSABLE_PATH:  # a socket's has no filename
-            sentence = f"cannot use the path {str(error.filename)[:80]!r}: {error.strerror}"
-            torchrun.put_into_report(sentence)
-            _print_and_exit(f"error: {sentence}", FAILURE)
         get_error_handler().record_exception(error)
         traceback.print_exc()
         _exit(FAILURE)
@@ -205,6 +197,18 @@ def _lines(file: str) -> Iterator[str]:
             if "=" not in line:
                 raise InputError(f"{line!r} in {file} is no setting; write key=value")
             yield line
+
+
+def _sentence(error: Exception) -> str | None:
+    """The message for an error of the user's input or of this machine; None for an error in the program."""
+    if isinstance(error, InputError | ReplicasDiffer | RandomStatesEqual):  # all ranks have raised it, with one text
+        return str(error)
+    if is_out_of_memory(error):
+        reason = str(error).splitlines()[0] if str(error) else "the system gave none"
+        return f"not enough memory: {reason}; choose smaller sizes"
+    if isinstance(error, OSError) and error.filename and error.errno in UNUSABLE_PATH:  # a socket's has no filename
+        return f"cannot use the path {str(error.filename)[:80]!r}: {error.strerror}"
+    return None
 
 
 def _print_and_exit(message: str, code: int) -> NoReturn:
