@@ -30,6 +30,7 @@ from ddp_course.distributed.tensor_parallel import (
 from ddp_course.models.minigpt import LOSS_TOKENS, Attention, Block, MiniGPT, causal_attention, repeat_kv
 from ddp_course.trainers.minigpt_experts import MixtureBlock
 
+FRONT_AND_END = "each rank takes a part from the front of a window and one of the same length from its end"
 TIED = {"output.weight": "token_embedding.weight"}  # one tensor of MiniGPT, under two names
 
 
@@ -45,38 +46,16 @@ class Sizes(Protocol):
 
 def check_cuts(sizes: Sizes, mesh: Mesh) -> None:
     """Raise InputError if a model of these sizes does not divide over the mesh."""
-    ends = 2 if mesh.cp.size > 1 else 1
+    pp, cp, tp = mesh.pp.size, mesh.cp.size, mesh.tp.size
+    by_tp, by_cp_and_tp = f"--tp {tp}", f"--cp {cp} x --tp {tp}"
+    ends = 2 if cp > 1 else 1
     for what, size, parts, by, reason in (
-        ("--heads", sizes.heads, mesh.tp.size, f"--tp {mesh.tp.size}", "each rank computes as many whole heads"),
-        (
-            "--kv-heads",
-            sizes.kv_heads or sizes.heads,
-            mesh.tp.size,
-            f"--tp {mesh.tp.size}",
-            "each rank computes as many",
-        ),
-        (
-            "the vocabulary of",
-            sizes.vocab_size or 0,
-            mesh.tp.size,
-            f"--tp {mesh.tp.size}",
-            "each rank has the rows of as many tokens",
-        ),
-        ("--layers", sizes.layers, mesh.pp.size, f"--pp {mesh.pp.size}", "all stages have the same number of layers"),
-        (
-            "--context",
-            sizes.context,
-            ends * mesh.cp.size,
-            f"2 x --cp {mesh.cp.size}",
-            "each rank takes a part from the front of a window and one of the same length from its end",
-        ),
-        (
-            "--context",
-            sizes.context,
-            mesh.cp.size * mesh.tp.size,
-            f"--cp {mesh.cp.size} x --tp {mesh.tp.size}",
-            "between the layers each rank has as many tokens",
-        ),
+        ("--heads", sizes.heads, tp, by_tp, "each rank computes as many whole heads"),
+        ("--kv-heads", sizes.kv_heads or sizes.heads, tp, by_tp, "each rank computes as many"),
+        ("the vocabulary of", sizes.vocab_size or 0, tp, by_tp, "each rank has the rows of as many tokens"),
+        ("--layers", sizes.layers, pp, f"--pp {pp}", "all stages have the same number of layers"),
+        ("--context", sizes.context, ends * cp, f"2 x --cp {cp}", FRONT_AND_END),
+        ("--context", sizes.context, cp * tp, by_cp_and_tp, "between the layers each rank has as many tokens"),
     ):
         if size % parts:
             raise InputError(f"{what} {size} is not a multiple of {by}: {reason}")
