@@ -124,7 +124,7 @@ def train(config: DiLoCoConfig) -> int:
                 # As in minigpt_ddp.py: the mean over the workers is then the mean over the tokens of all of them.
                 (loss * (world.size / windows.targets(step))).backward()
                 loss_sum += loss.detach()
-            # DiLoCo 4/6: a worker clips by its own gradient's norm. No rank knows that of the global batch.
+            # DiLoCo 4/6: a worker clips by its own gradient's norm. No rank has that of the global batch.
             norm_sum += clip_grad_norm_(model.parameters(), config.gradient_clip or math.inf)
             inner.step()
             inner.zero_grad()

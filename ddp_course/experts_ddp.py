@@ -95,7 +95,7 @@ def train(config: ExpertsConfig) -> int:
     expert_size, other_size = mixture_parameter_count(model_config, config.experts)
     size, local_size = expert_size + other_size, expert_size // expert_ranks + other_size
     need = max(size * dtype.itemsize, training_bytes(local_size, dtype))
-    need += 16 * config.tokens_per_update // world.size  # the tokens and targets of a step are held at once
+    need += 16 * config.tokens_per_update // world.size  # all tokens and targets of a step are in memory
     require_memory(world, "this training run", need + batch_bytes(config, model_config))
     set_matmul_precision(config.precision)
     attention = choose_attention(config.precision, world.device, config.context)
@@ -132,7 +132,7 @@ def train(config: ExpertsConfig) -> int:
         share = {"rank": world.rank, "world_size": world.size, "device": world.device}
         batches = list(micro_batches(windows, config, [step], **share))
         loss_sum, balance_sum = torch.zeros(2, device=world.device, dtype=torch.float64)
-        # MoE 4/7: the balance loss is of the whole step. A single forward pass cannot know its later choices.
+        # MoE 4/7: the balance loss counts the choices of all micro-batches of a step, so these are counted first.
         choices = count_choices(model, batches, config, world.device) if accumulation_steps > 1 else None
         for micro_step, (inputs, targets) in enumerate(batches):
             if micro_step and loop.abandons_step():

@@ -172,7 +172,7 @@ def train(config: TrainConfig) -> int:
     assert_replicas_equal(world, model)
     if loop.stopped_early:
         return loop.leave()
-    # DDP 6/6: one rank writes and speaks for all. No collective follows, so nobody waits for it.
+    # DDP 6/6: only rank 0 writes and prints. No collective follows, so no rank waits for it.
     if world.is_main:
         print(results(loop.progress), flush=True)
         if config.sample_tokens:

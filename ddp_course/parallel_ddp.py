@@ -140,7 +140,7 @@ def train(config: ParallelConfig) -> int:
     model_config, dtype = make_model_config(config, tokens), parameter_dtype(config.precision)
     parameters, shard_count = sum(mixture_parameter_count(model_config, config.experts)), world.size // config.dp
     need = training_bytes(parameters // shard_count, dtype)
-    need += 16 * config.tokens_per_update // mesh.replicas  # the tokens and targets of a step are held at once
+    need += 16 * config.tokens_per_update // mesh.replicas  # all tokens and targets of a step are in memory
     require_memory(world, "this training run", need + 8 * config.tokens_per_update // config.context)
     set_matmul_precision(config.precision)
     attention = choose_attention(config.precision, world.device, config.context)

@@ -117,6 +117,6 @@ def processes(
 def _run_rank(command, environment, folder, output, memory):
     if memory != resource.RLIM_INFINITY:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    forked.become(command, environment, folder, output)
+    forked.set_up_process(command, environment, folder, output)
     faulthandler.enable()  # prints the stack of a rank that torch aborts
     forked.run_script(command[0])

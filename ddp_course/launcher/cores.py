@@ -8,7 +8,7 @@ __all__ = ["default_processes", "system_file", "threads_per_process", "usable_co
 
 
 def threads_per_process(processes: int) -> int:
-    """Threads for each of `processes` so that together they have no more threads than there are physical cores.
+    """Threads per process, at least one, so that `processes` have no more threads than this machine has physical cores.
 
     Raises InputError if `processes` is less than 1.
     """

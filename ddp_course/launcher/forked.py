@@ -24,7 +24,7 @@ def context(method: str) -> BaseContext:
 
 
 def open_store() -> dist.TCPStore:
-    """A key-value store on a free port, through which the ranks of a job meet."""
+    """A key-value store on a free port, for the rendezvous of a job's ranks."""
     return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
@@ -43,7 +43,7 @@ def rank_environment(rank: int, world: int, port: int) -> dict[str, str]:
     }
 
 
-def become(command: Sequence[str], environment: Mapping[str, str], folder: Path, output: Path):
+def set_up_process(command: Sequence[str], environment: Mapping[str, str], folder: Path, output: Path):
     """Make this process look like one in which Python is about to run the script command[0] with arguments command[1:].
 
     Its working directory is `folder`; what it prints is appended to the files `output`.stdout and `output`.stderr.

@@ -36,7 +36,7 @@ class RunFailed(Exception):
 
 
 class RunStopped(RunFailed):
-    """Every rank ended with exit code 75: the run was asked to stop before its end, and goes on if started again."""
+    """Every rank ended with exit code 75: the run was asked to stop before its end, and can be resumed."""
 
 
 class RunTimedOut(RunFailed):

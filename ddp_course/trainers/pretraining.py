@@ -1,7 +1,7 @@
 """Parts that the trainers of MiniGPT share: settings, text, the model's sizes, validation.
 
 minigpt_ddp.py, parallel_ddp.py, diloco_ddp.py and experts_ddp.py train the same model on the same tokens for the same
-flags, and can go on from each other's checkpoints as far as their settings agree.
+flags, and can resume from each other's checkpoints as far as their settings agree.
 """
 
 from collections.abc import Callable, Iterable, Iterator

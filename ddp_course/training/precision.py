@@ -37,7 +37,7 @@ def choose_precision(
 
     precision: that of `RunSettings`; "auto" stands for the fastest here. context: tokens per window.
     resumed_settings: those of the run that is resumed, or {}; with "auto" its arithmetic is kept.
-    make_trial: makes a piece of the model's own work to be timed. It is called only where there is a choice.
+    make_trial: returns a part of the model's work, to be timed. It is called only where there is a choice.
     Raises InputError for a precision that this device does not have.
     """
     return from_rank_0(world, lambda: _choose(world, precision, context, resumed_settings, make_trial))

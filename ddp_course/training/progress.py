@@ -17,7 +17,7 @@ from ddp_course.training.trackers import trackers_of
 
 
 class Progress:
-    """Logs reduced numbers to the run directory, to the trackers that were asked for, and to the terminal, from rank 0.
+    """Logs reduced numbers to the run directory, to the trackers of the settings, and to the terminal, from rank 0.
 
     `first`, `last` and `validated` hold the numbers of the run's first step, its last one and its last validation.
     shown: the names of a step's numbers that the terminal shows. per_step: how many of `unit` (tokens, pairs) all

@@ -47,7 +47,7 @@ class RunSettings:
     learning_rate: NonNegativeFloat = 3e-3
     """Peak learning rate, reached after the warm-up."""
     final_learning_rate: NonNegativeFloat | None = None
-    """Learning rate at the last step, reached along a cosine; None: a tenth of the peak."""
+    """Learning rate at the end of the cosine, one step after the last; None: a tenth of the peak."""
     warmup_steps: NonNegativeInt = 25
     """Steps over which the learning rate rises from zero."""
     weight_decay: NonNegativeFloat = 0.0

@@ -18,7 +18,7 @@ def peak_per_second(world: World, precision: str, flops: float) -> float | None:
     if world.device.type != "cuda":
         return None
     peak = peak_flops(torch.cuda.get_device_name(world.device), precision)
-    return peak and peak * world.size / flops
+    return None if peak is None else peak * world.size / flops
 
 
 def peak_flops(device_name: str, precision: str) -> float | None:

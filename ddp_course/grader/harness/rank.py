@@ -19,7 +19,7 @@ import torch.distributed as dist
 from ddp_course.grader.harness import pending
 from ddp_course.grader.harness.notes import Notes
 from ddp_course.grader.harness.record import Recorder, in_new_threads, line_in
-from ddp_course.launcher.forked import become, rank_environment, run_script
+from ddp_course.launcher.forked import rank_environment, run_script, set_up_process
 
 LARGEST_FILE = 64 * 2**20  # bytes that a rank may print, or write to one file
 STUCK = 17  # exit code of a rank that did not end in time
@@ -35,7 +35,7 @@ def run_rank(task, rank, port, folder, reader, writer):
     work = folder / "work"
     work.mkdir(exist_ok=True)
     environment = os.environ | rank_environment(rank, job.world, port)
-    become([answer], environment, work, folder / f"rank_{rank}")
+    set_up_process([answer], environment, work, folder / f"rank_{rank}")
     resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     torch.default_generator.manual_seed(rank)  # torch.manual_seed would also look for accelerators
