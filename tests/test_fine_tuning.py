@@ -8,6 +8,7 @@ from finetune_files import make_opt
 from torch import nn
 
 from ddp_course.base.errors import InputError
+from ddp_course.post_training.adapters import add_adapters
 from ddp_course.post_training.checkpoint_loading import every_rank_reads
 from ddp_course.post_training.fine_tuning import IGNORED, collate, pack, step_loss
 from ddp_course.post_training.lora import add_lora, trainable, untrained
@@ -24,6 +25,11 @@ def test_a_layer_that_did_not_move_is_named():
         for parameter in trainable(model).values():
             parameter.data += 1
         assert untrained(model, initial, NAMES) == expected
+
+
+def test_adapters_are_on_the_device_of_the_model():
+    adapters = add_adapters(nn.ModuleDict({name: nn.Linear(4, 4) for name in NAMES}).to("meta"), NAMES, rank=2, alpha=4)
+    assert [parameter.device.type for parameter in adapters.values()] == ["meta"] * 4
 
 
 # ---- packing -----------------------------------------------------------------------------------------------------
