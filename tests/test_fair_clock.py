@@ -24,10 +24,10 @@ start = time.monotonic()
 clock = FairClock()
 while time.monotonic() - start < 3:
     time.sleep(0.05)
-    clock.look()
+    clock.update()
 os.kill(child, 9)
 os.wait()
-print(json.dumps([time.monotonic() - start, clock.seconds, clock.still]))
+print(json.dumps([time.monotonic() - start, clock.seconds, clock.idle_seconds]))
 """
 SPIN = "while True: pass"
 SLEEP = "import time; time.sleep(60)"
@@ -80,7 +80,7 @@ def clock_after(monkeypatch, computed, delayed=(), queued=False):
     clock = fair_clock.FairClock()
     for _ in range(10):
         now += 1.0
-        clock.look()
+        clock.update()
     return clock
 
 
@@ -101,24 +101,24 @@ def clock_after(monkeypatch, computed, delayed=(), queued=False):
 def test_waiting_for_a_core_does_not_count(monkeypatch, computed, delayed, seconds):
     clock = clock_after(monkeypatch, computed, delayed)
     assert clock.seconds == pytest.approx(seconds)
-    assert clock.still == 0.0
+    assert clock.idle_seconds == 0.0
 
 
 def test_hardly_computing_is_standing_still(monkeypatch):
     clock = clock_after(monkeypatch, [0.01, 0.01], [0.1, 0.0])
-    assert clock.seconds == clock.still == pytest.approx(9.0)
+    assert clock.seconds == clock.idle_seconds == pytest.approx(9.0)
 
 
 def test_one_tick_is_not_computing_on_a_busy_machine(monkeypatch):
     """A wait costs less than a tick, yet shows a whole one: a large share of the little time that others leave."""
     clock = clock_after(monkeypatch, [0.01, 0.0], [0.9, 0.0])
-    assert clock.seconds == clock.still == pytest.approx(1.0)
+    assert clock.seconds == clock.idle_seconds == pytest.approx(1.0)
 
 
 def test_a_wait_that_has_not_ended_does_not_count(monkeypatch):
     """Linux adds the time in the queue for a core to what a thread has waited when the thread gets one, not before."""
     clock = clock_after(monkeypatch, [0.0, 0.0], [0.0, 0.0], queued=True)
-    assert clock.seconds == clock.still == 0.0
+    assert clock.seconds == clock.idle_seconds == 0.0
 
 
 def test_waiting_counts_on_a_busy_machine(on_a_busy_machine):

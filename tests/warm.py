@@ -97,7 +97,7 @@ def processes(
                 process.start()
             while clock.seconds < timeout and any(process.exitcode is None for process in started):
                 multiprocessing.connection.wait([p.sentinel for p in started if p.exitcode is None], timeout=1)
-                clock.look()
+                clock.update()
             late = [rank for rank, process in enumerate(started) if process.exitcode is None]
         finally:
             for process in started:

@@ -18,17 +18,18 @@ class FairClock:
     this clock counted 2 to 3 s. A limit on processor time (RLIMIT_CPU) is as independent of the load, but never ends a
     process that waits.
 
-    seconds    counted so far
-    still      counted since any of the processes last computed
+    seconds        counted so far
+    idle_seconds   counted since any of the processes last computed
     """
 
-    def __init__(self):
-        self.seconds = self.still = 0.0
+    def __init__(self) -> None:
+        self.seconds = self.idle_seconds = 0.0
         self.cores = psutil.cpu_count() or 1
-        self.sampled_at, self.used, self.threads = time.monotonic(), *_processor_seconds()
+        self.sampled_at = time.monotonic()
+        self.used, self.threads = _processor_seconds()
 
-    def look(self):
-        """Bring `seconds` and `still` up to date; to be called often."""
+    def update(self) -> None:
+        """Bring `seconds` and `idle_seconds` up to date; to be called often."""
         elapsed = time.monotonic() - self.sampled_at
         if elapsed < SAMPLE_INTERVAL:
             return
@@ -42,7 +43,7 @@ class FairClock:
             # On an idle machine: the time of the longest one, or of all of them spread evenly over the cores.
             counted = min(elapsed, max(*computed, sum(computed) / self.cores, counted))
         self.seconds += counted
-        self.still = 0.0 if computing else self.still + counted
+        self.idle_seconds = 0.0 if computing else self.idle_seconds + counted
 
 
 def _waited(previous, times, elapsed):

@@ -105,9 +105,9 @@ def run_task(task: Task, folder: Path, port: int) -> tuple[Ending, float]:
     killed, stood_still = [], False
     while running := [process for process in ranks if process.exitcode is None]:
         wait([process.sentinel for process in running], timeout=POLL_SECONDS)
-        clock.look()
-        if not writer.closed and (clock.seconds > limit or clock.still > longest_wait):
-            stood_still = clock.still > longest_wait
+        clock.update()
+        if not writer.closed and (clock.seconds > limit or clock.idle_seconds > longest_wait):
+            stood_still = clock.idle_seconds > longest_wait
             writer.close()  # each rank notes its line, and ends
             kill_at = min(kill_at, clock.seconds + GRACE_SECONDS)
         if any(process.exitcode for process in ranks):
