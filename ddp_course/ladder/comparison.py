@@ -105,8 +105,8 @@ def weights(model: nn.Module) -> Weights:
     copy = {}
     for name, parameter in model.named_parameters():
         full = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
-        bare = name.replace("_orig_mod.", "").removeprefix("module.").replace("module.", "")
-        copy[bare] = full.detach().to(torch.float64, copy=True)
+        unwrapped_name = name.replace("_orig_mod.", "").replace("module.", "")
+        copy[unwrapped_name] = full.detach().to(torch.float64, copy=True)
     return copy
 
 
@@ -175,7 +175,8 @@ def compute_gradients(
         inputs, targets = share(own_share, part, accumulate)
         skips_sync = part < accumulate - 1 or setting.fault == "no_all_reduce"
         # The course's fully sharded model has no `no_sync`: every backward pass reduces its gradients.
-        with getattr(replica, "no_sync", contextlib.nullcontext)() if skips_sync else contextlib.nullcontext():
+        has_no_sync = hasattr(replica, "no_sync")
+        with replica.no_sync() if skips_sync and has_no_sync else contextlib.nullcontext():
             # The wrappers average over ranks, but the loss is the mean over all targets of the global batch.
             factor = world.size / global_target_count * (world.size if setting.fault == "sum_for_mean" else 1)
             (summed_loss(replica, inputs, targets) * factor).backward()

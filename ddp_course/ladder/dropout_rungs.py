@@ -5,6 +5,8 @@ heads. Masks of the heads' outputs differ between tensor ranks; masks of the bra
 in common, do not.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
@@ -40,19 +42,23 @@ class DropoutModel(nn.Module):
         if tensor.size > 1:
             shard_by_hand(self.model, tensor)
         for layer, block in enumerate(self.model.blocks):
-            block.attention.projection.register_forward_pre_hook(
-                lambda _, inputs, site=3 * layer: self.drop_heads(*inputs, site)
-            )
-            for site, branch in enumerate((block.attention, block.projection), 3 * layer + 1):
-                branch.register_forward_hook(lambda *inputs_and_y, site=site: self.masks.drop(inputs_and_y[-1], site))
+            site = 3 * layer
+            block.attention.projection.register_forward_pre_hook(partial(self.drop_heads, site=site))
+            block.attention.register_forward_hook(partial(self.drop_branch, site=site + 1))
+            block.projection.register_forward_hook(partial(self.drop_branch, site=site + 2))
 
-    def drop_heads(self, x: Tensor, site: int) -> Tensor:
-        """Drop outputs of this rank's heads. x: (windows, tokens, units of these heads)."""
+    def drop_heads(self, projection: nn.Module, inputs: tuple[Tensor], site: int) -> Tensor:
+        """A forward pre-hook: drop outputs of this rank's heads. inputs: (windows, tokens, units of these heads)."""
+        [x] = inputs
         count = self.setting.heads // self.tensor.size
         first = 0 if self.setting.fault == "masks_repeated" else self.tensor.rank * count
         by_head = x.unflatten(-1, (count, -1)).transpose(1, 2)
         units = torch.arange(by_head.shape[-1])
         return self.masks.drop_weights(by_head, site, first + torch.arange(count), units).transpose(1, 2).flatten(2)
+
+    def drop_branch(self, layer: nn.Module, inputs: tuple[Tensor, ...], y: Tensor, site: int) -> Tensor:
+        """A forward hook: drop outputs of attention or of the MLP."""
+        return self.masks.drop(y, site)
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         keys = window_keys(self.setting.seed, self.step, self.setting.windows)

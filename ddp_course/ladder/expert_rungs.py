@@ -50,7 +50,8 @@ class ExpertModel(nn.Module):
     def __init__(self, setting: Setting, experts: int, balance: float, axis: Axis | None = None) -> None:
         super().__init__()
         torch.manual_seed(setting.seed)
-        mixture_class, width = Mixture if axis else ReplicatedExperts, setting.width
+        mixture_class = Mixture if axis else ReplicatedExperts
+        width = setting.width
         self.table = nn.Parameter(0.3 * torch.randn(VOCABULARY, width))
         self.mixtures = nn.ModuleList(
             mixture_class(width, 2 * width, experts, BEST, width**-0.5) for _ in range(setting.layers)
@@ -58,7 +59,8 @@ class ExpertModel(nn.Module):
         self.double()
         for mixture in self.mixtures if axis else ():
             mixture.spread(axis)
-        self.balance_weight, self.sharded, self.global_tokens = balance, axis is not None, setting.tokens
+        self.balance_weight, self.global_tokens = balance, setting.tokens
+        self.sharded = axis is not None
         self.per_rank = self.sharded and setting.fault == "balance_per_rank"
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:

@@ -35,19 +35,11 @@ def in_bfloat16(setting: Setting, world: World) -> Comparison:
 
 def in_float16(setting: Setting, world: World) -> Comparison:
     """The scaler skips a step if a scaled gradient overflows. That of one rank does; all ranks must skip the step."""
-    global_batches = batches(setting)
-    replicas, skipped = train_scaled(
-        DDP(HalfPrecision(build(setting, torch.float32), torch.float16)), global_batches, world.rank, world.size
-    )
-    reference, skipped_by_reference = train_scaled(
-        HalfPrecision(build(setting, torch.float32), torch.float16), global_batches, 0, 1
-    )
-    only_overflow = skipped == skipped_by_reference == [OVERFLOW]
-    return Comparison(
-        replicas,
-        reference,
-        {"the step that overflowed was skipped, and no other": only_overflow or setting.steps <= OVERFLOW},
-    )
+    replica, model = (HalfPrecision(build(setting, torch.float32), torch.float16) for _ in range(2))
+    replicas, skipped = train_scaled(DDP(replica), batches(setting), world.rank, world.size)
+    reference, skipped_by_reference = train_scaled(model, batches(setting), rank=0, ranks=1)
+    only_overflow = skipped == skipped_by_reference == [OVERFLOW] or setting.steps <= OVERFLOW
+    return Comparison(replicas, reference, {"the step that overflowed was skipped, and no other": only_overflow})
 
 
 def train_scaled(model: nn.Module, global_batches: list[Batch], rank: int, ranks: int) -> tuple[list, list[int]]:

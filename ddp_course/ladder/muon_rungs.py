@@ -1,17 +1,17 @@
 """Rungs about Muon, whose step needs whole matrices: ZeRO-1 with an owner per matrix, and the mistake of sharding."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel as DDP
 
 from ddp_course.distributed.by_hand import sharded_muon
 from ddp_course.distributed.by_hand.broadcast import broadcast_tensors
 from ddp_course.distributed.process_group import World
-from ddp_course.ladder.comparison import Comparison, Rung, compare, mistake
-from ddp_course.ladder.models import build
+from ddp_course.ladder.batch_rungs import data_parallel
+from ddp_course.ladder.comparison import Comparison, Rung, mistake
 from ddp_course.ladder.setting import Setting
 from ddp_course.ladder.tolerance import reordered
 
@@ -19,12 +19,11 @@ from ddp_course.ladder.tolerance import reordered
 def muon(setting: Setting, world: World) -> Comparison:
     """Muon trains the matrices. Each has an owner, which computes and broadcasts its step. Vectors are not trained."""
     optimizer_class = CutMuon if setting.fault == "cut_matrices" else sharded_muon
-    return compare(
+    return data_parallel(
         setting,
         world,
-        DDP(build(setting)),
-        optimizer=lambda parameters: matrix_optimizer(optimizer_class, parameters),
-        reference_optimizer=lambda parameters: matrix_optimizer(torch.optim.Muon, parameters),
+        optimizer=partial(matrix_optimizer, optimizer_class),
+        reference_optimizer=partial(matrix_optimizer, torch.optim.Muon),
     )
 
 

@@ -37,16 +37,10 @@ DROPOUT = 0.2
 def resume(setting: Setting, world: World) -> Comparison:
     """Stop half-way, rebuild everything, resume from the checkpoint; with dropout, bit-equal to a run without stop."""
     half = setting.steps // 2
-    with shared_folder(world) as folder:
-        resumed = (
-            train_leg(setting, world, folder, range(half))
-            + train_leg(setting, world, folder, range(half, setting.steps))[1:]
-        )
-    with shared_folder(world) as folder:
-        uninterrupted_dropout = train_leg(setting, world, folder, range(setting.steps), dropout=DROPOUT)
-    with shared_folder(world) as folder:
-        resumed_dropout = train_leg(setting, world, folder, range(half), dropout=DROPOUT)
-        resumed_dropout += train_leg(setting, world, folder, range(half, setting.steps), dropout=DROPOUT)[1:]
+    legs = [range(half), range(half, setting.steps)]
+    resumed = train_in_legs(setting, world, legs)
+    uninterrupted_dropout = train_in_legs(setting, world, [range(setting.steps)], DROPOUT)
+    resumed_dropout = train_in_legs(setting, world, legs, DROPOUT)
     bit_equal = all(largest_gap(a, b) == 0 for a, b in zip(uninterrupted_dropout, resumed_dropout, strict=True))
     reference = train_reference(build(setting), batches(setting))
     return Comparison(resumed, reference, {"with dropout, bit-equal to an uninterrupted run": bit_equal})
@@ -63,6 +57,14 @@ def another_size(setting: Setting, world: World) -> Comparison:
         history += train_leg(setting, world, folder, range(second, setting.steps))[1:]
     dist.destroy_process_group(half_group)
     return Comparison(history, train_reference(build(setting), batches(setting)))
+
+
+def train_in_legs(setting: Setting, world: World, legs: list[range], dropout: float = 0.0) -> list[Weights]:
+    """Train in legs, each from the checkpoint of the previous one; returns the weights before the first step and after
+    each."""
+    with shared_folder(world) as folder:
+        first, *others = [train_leg(setting, world, folder, steps, dropout=dropout) for steps in legs]
+    return first + [snapshot for history in others for snapshot in history[1:]]
 
 
 def train_leg(
