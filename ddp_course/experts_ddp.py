@@ -140,7 +140,8 @@ def train(config: ExpertsConfig) -> int:
             with autocast(config.precision, world.device):
                 loss = model(inputs, targets)
             if choices is None:
-                dist.all_reduce(choices := model.choices())
+                choices = model.choices()
+                dist.all_reduce(choices)
             balance = model.balance(choices, config.tokens_per_update)
             (loss / target_count + config.balance * balance).backward()
             loss_sum += loss.detach()

@@ -71,7 +71,8 @@ def train(config: GRPOConfig) -> int:
     policy = start.model.to(world.device, parameter_dtype(config.precision))
     set_matmul_precision(config.precision)
     set_attention(policy, choose_attention(config.precision, world.device, policy.config.context))
-    reward, identity = Parses(config.min_statements), {name: getattr(config, name) for name in IDENTITY}
+    reward = Parses(config.min_statements)
+    identity = {name: getattr(config, name) for name in IDENTITY}
     if config.reward == "model":
         name = config.reward_backbone
         backbone = from_rank_0(world, lambda: prepare_backbone(name)) if name else ""
@@ -178,7 +179,7 @@ def train(config: GRPOConfig) -> int:
 
 def least_bytes(config: GRPOConfig, policy: nn.Module, world_size: int) -> int:
     """A lower bound of the memory that a rank needs: its sequences and, for a MiniGPT, their key-value cache."""
-    tokens = -(-config.prompts_per_update // world_size) * config.new_tokens
+    tokens = math.ceil(config.prompts_per_update / world_size) * config.new_tokens
     if config.objective == "pairwise":
         return 2 * tokens
     sizes = policy.config

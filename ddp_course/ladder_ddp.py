@@ -106,8 +106,7 @@ class LadderConfig:
 def climb(config: LadderConfig) -> None:
     """Measure every chosen rung on all ranks; rank 0 prints a line per rung and writes the records."""
     world = process_group.start(config.timeout_seconds, "cpu")
-    # On rank 0, so that an unknown name gives one message.
-    chosen_names = from_rank_0(world, lambda: [rung.name for rung in choose(config.rungs)])
+    rungs = choose(config.rungs)
     weights = min(6 * config.layers, 24) * config.width**2  # lower bound over the models
     bytes_needed = training_bytes(weights, torch.float64) + 8 * config.windows * config.context
     require_memory(world, "this climb", bytes_needed)
@@ -117,7 +116,7 @@ def climb(config: LadderConfig) -> None:
         setting = Setting(
             config.model, config.seed, config.layers, config.width, config.context, config.windows, config.steps, fault
         )
-        for rung in (rung for rung in all_rungs() if rung.name in chosen_names):
+        for rung in rungs:
             records.append(measure(rung, setting, world) | {"fault": fault})
             world.say(format_record(records[-1]))
             from_rank_0(world, lambda: _append(out, records[-1]))
@@ -181,8 +180,8 @@ def _append(out: Path | None, record: dict) -> None:
 
 
 @contextlib.contextmanager
-def _write_errors(out: object) -> Iterator[None]:
-    """Turn errors of the file system into an InputError about --out."""
+def _write_errors(out: str | Path) -> Iterator[None]:
+    """Raise an InputError about --out for an error of the file system in the block."""
     try:
         yield
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path

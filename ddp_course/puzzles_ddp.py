@@ -286,7 +286,7 @@ def least_bytes(config: PuzzleConfig, world_size: int) -> int:
     # Backward needs numbers of at least two bytes of each block, on two levels; clues and targets are int64.
     activations = 2 * model_config.segments * model_config.layers * 4 * model_config.width
     board_bytes = config.size**2 * (8 + 8 + 2 * activations)
-    step = -(-config.boards_per_update // world_size) * board_bytes
+    step = math.ceil(config.boards_per_update / world_size) * board_bytes
     return training_bytes(matrices, dtype) + 2 * boards + table + step
 
 
@@ -299,7 +299,8 @@ def evaluate(
     loss: mean per empty cell. cell_accuracy: share of empty cells found. exact: share of puzzles solved. halting_steps:
     mean number of segments after which the answer is final. Runs the bare model, not the DDP wrapper.
     """
-    model.eval(), embedding.eval()
+    model.eval()
+    embedding.eval()
     sums = torch.zeros(6, dtype=torch.float64)
     for clues, targets, ids, real in PuzzleBatches(
         puzzles, batch_size=config.boards_per_update, rank=world.rank, world_size=world.size
@@ -320,7 +321,8 @@ def evaluate(
             ],
             dtype=torch.float64,
         )
-    model.train(), embedding.train()
+    model.train()
+    embedding.train()
     loss_sum, cells, right_cells, solved, halted, count = sum_over_ranks(world, *sums)
     return {
         "loss": loss_sum / cells,

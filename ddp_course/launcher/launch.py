@@ -12,7 +12,7 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ddp_doctor.launch.first_failure import STOPPED, Failure, first_failure
@@ -143,7 +143,7 @@ def command_line(added: Mapping[str, str], words: Iterable[str]) -> str:
     return " ".join([*settings, shlex.join(["torchrun", *words])])
 
 
-def check_input(script, nproc, torchrun_args):
+def check_input(script: str | Path, nproc: int, torchrun_args: Iterable[str]) -> None:
     """Raise InputError for a missing script, a wrong number of processes, or an option that the launcher sets."""
     if not Path(script).is_file():
         raise InputError(f"There is no script {str(script)!r} in {os.getcwd()}; a Python file is needed.")
@@ -155,7 +155,9 @@ def check_input(script, nproc, torchrun_args):
             raise InputError(f"torchrun_args has {name}, which the launcher sets itself; leave it out.")
 
 
-def timeout_message(run, timeout, running, name="rank {}".format):
+def timeout_message(
+    run: Run, timeout: float, running: Sequence[int], name: Callable[[int], str] = "rank {}".format
+) -> str:
     """The message for a run that was ended at its timeout with these ranks `running`; `name(rank)` names a rank."""
     if not running:
         return f"no end after {timeout:g} s, and no rank was running: torchrun was still starting, or ending"

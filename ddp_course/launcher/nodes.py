@@ -11,7 +11,10 @@ import random
 import socket
 import time
 import uuid
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Self
 
 import psutil
 from ddp_doctor.launch.supervise import sweep, tagged
@@ -46,8 +49,9 @@ class Nodes:
     NODE. `conf` is added to torchrun's --rdzv-conf. Leaving the `with` block ends all processes that still run.
     """
 
-    def __init__(self, script, *args, env=None, conf=""):
+    def __init__(self, script: str | Path, *args, env: Mapping[str, object] | None = None, conf: str = "") -> None:
         self._script, self._args, self._env = script, args, env or {}
+        rdzv_conf = f"last_call_timeout=1,{conf}" if conf else "last_call_timeout=1"
         self._options = [
             f"--nnodes=1:{MAX_NODES}",
             "--max-restarts=3",
@@ -55,21 +59,21 @@ class Nodes:
             "--rdzv-id=job",
             f"--rdzv-endpoint=localhost:{free_port()}",
             "--local-addr=127.0.0.1",
-            f"--rdzv-conf=last_call_timeout=1{conf and ','}{conf}",
+            f"--rdzv-conf={rdzv_conf}",
         ]
         self._tag, self._futures = uuid.uuid4().hex, {}
         self._pool = ThreadPoolExecutor(MAX_NODES)
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
         if not all(future.done() for future in self._futures.values()):
             sweep(self._tag, variable=JOB_VARIABLE)
         self._pool.shutdown()
 
-    def start(self, name: str, when=lambda: True) -> None:
+    def start(self, name: str, when: Callable[[], bool] = lambda: True) -> None:
         """Wait until `when()` is true, then start the torchrun of the node `name`. The first node hosts the rendezvous.
 
         Raises RunFailed, as `until` does, if a node ends before.
@@ -88,7 +92,7 @@ class Nodes:
             torchrun_args=self._options,
         )
 
-    def until(self, condition) -> None:
+    def until(self, condition: Callable[[], bool]) -> None:
         """Wait until `condition()` is true. Raises RunFailed if a node ends before."""
         while True:
             ended = [name for name, future in self._futures.items() if future.done()]

@@ -189,7 +189,7 @@ def _huggingface(name: str, location: str) -> Backbone:
             f"the model knows {vocab_size}"
         )
     special_ids = (config.bos_token_id, config.eos_token_id)
-    begin = next((id for id in special_ids if isinstance(id, int) and id < vocab_size), 0)
+    begin = next((token for token in special_ids if isinstance(token, int) and token < vocab_size), 0)
     read = read_through(lambda tokens: model(input_ids=tokens, use_cache=False).logits, output)
     sizes = (getattr(config, size, None) for size in ("max_position_embeddings", "max_seq_len"))
     context = next((size for size in sizes if isinstance(size, int) and size > 0), 2048)

@@ -36,8 +36,8 @@ def validate(head: RewardHead, features: Tensor, sources: Tensor, world: World) 
     """
     margins = margins_of(head, features)
     right = margins > 0
-    chosen, rejected = features[:, -2].chunk(2)
-    likelier = chosen < rejected  # of negative log-likelihoods
+    chosen_nll, rejected_nll = features[:, -2].chunk(2)  # the mean negative log-likelihoods, see FrozenBackbone.forward
+    likelier = chosen_nll < rejected_nll
     names = ("loss", "accuracy", "margin", "baseline", "gained", "lost")
     values = (-F.logsigmoid(margins), right, margins, likelier, right & ~likelier, likelier & ~right)
     *sums, count = sum_over_ranks(world, *(value.sum() for value in values), len(margins))

@@ -4,6 +4,7 @@ minigpt_ddp.py, parallel_ddp.py, diloco_ddp.py and experts_ddp.py train the same
 flags, and can resume from each other's checkpoints as far as their settings agree.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -182,7 +183,7 @@ def batch_bytes(config: PretrainingConfig, model_config: MiniGPTConfig) -> int:
 def make_identity(config: PretrainingConfig, tokens: Tokens, precision: str) -> dict[str, object]:
     """The settings that a resumed run may not change; `TrainingState` compares them with those of the checkpoint."""
     identity = {name: getattr(config, name) for name in IDENTITY} | {"kv_heads": config.kv_heads or config.heads}
-    data = tokens.fingerprint + " packed" * config.pack
+    data = f"{tokens.fingerprint} packed" if config.pack else tokens.fingerprint
     return identity | {"precision": precision, "data and tokenizer": data}
 
 
@@ -250,10 +251,10 @@ def even_held_out_batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """The same windows, on every rank in as many batches of (rows, context). A row without window has no targets."""
     context = config.context
-    window_count = -(-(len(tokens.val) - 1) // context)
-    largest_share = -(-min(window_count, config.validation_windows or window_count) // world_size)
+    window_count = math.ceil((len(tokens.val) - 1) / context)
+    largest_share = math.ceil(min(window_count, config.validation_windows or window_count) / world_size)
     batches = held_out_batches(tokens, config, rows, rank, world_size)
-    for _ in range(-(-largest_share // rows)):
+    for _ in range(math.ceil(largest_share / rows)):
         inputs = torch.zeros(rows, context, dtype=torch.int64)
         targets = torch.full_like(inputs, IGNORED)
         if batch := next(batches, None):

@@ -164,7 +164,8 @@ def _value(name: str, kinds: tuple[type, ...], text: str) -> object:
     try:
         return {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
     except (ValueError, KeyError):
-        expected = {int: "a whole number", float: "a number", bool: "true or false"}[kind] + " or None" * optional
+        expected = {int: "a whole number", float: "a number", bool: "true or false"}[kind]
+        expected += " or None" if optional else ""
         raise argparse.ArgumentError(None, f"{flag(name)} must be {expected}, not {text[:40]!r}") from None
 
 

@@ -32,7 +32,7 @@ class LossWatch:
         self._in_a_row += 1
         device = self._world.device
         flags = [torch.zeros(1, device=device) for _ in range(self._world.size)]
-        own_loss = own_loss.item() if isinstance(own_loss, Tensor) else own_loss  # float() warns of one with a gradient
+        own_loss = own_loss.item() if isinstance(own_loss, Tensor) else own_loss  # float() would warn of a gradient
         dist.all_gather(flags, torch.tensor([float(not math.isfinite(own_loss))], device=device))
         ranks = [str(rank) for rank, flag in enumerate(flags) if flag.item()]
         where = f"on rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}" if ranks else "in the sum over the ranks"
