@@ -20,7 +20,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 import torch
 
@@ -47,7 +47,8 @@ from ddp_course.ladder import (
     tensor_rungs,
 )
 from ddp_course.ladder.comparison import Rung, measure
-from ddp_course.ladder.setting import Fault, Setting
+from ddp_course.ladder.faults import FAULTS
+from ddp_course.ladder.setting import Setting
 from ddp_course.training.command_line import run
 from ddp_course.training.memory import require_memory, training_bytes
 from ddp_course.training.process import prepare_process
@@ -97,8 +98,8 @@ class LadderConfig:
     def __post_init__(self) -> None:
         check_bounds(self)
         for fault in self.fault.split(","):
-            if fault not in get_args(Fault):
-                raise ValueError(f"--fault {fault!r} is none of {', '.join(get_args(Fault))}")
+            if fault not in FAULTS:
+                raise ValueError(f"--fault {fault!r} is none of {', '.join(FAULTS)}")
         if self.width % 2:
             raise ValueError(f"--width {self.width} does not divide into the 2 attention heads of the ladder's MiniGPT")
 

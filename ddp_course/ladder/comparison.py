@@ -18,8 +18,9 @@ from torch.nn.utils import clip_grad_norm_
 
 from ddp_course.distributed.process_group import World
 from ddp_course.distributed.sync import sum_over_ranks
+from ddp_course.ladder.faults import FAULTS
 from ddp_course.ladder.models import build
-from ddp_course.ladder.setting import Batch, Fault, Setting, global_batch, share, target_count
+from ddp_course.ladder.setting import Batch, Setting, global_batch, share, target_count
 
 Weights = dict[str, Tensor]
 Input = TypeVar("Input")
@@ -54,12 +55,16 @@ class Rung:
     fits: Callable[[Setting, int], Setting] = lambda setting, ranks: setting  # makes sizes divide over the ranks
 
 
-def mistake(name: str, fault: Fault, rung: Rung, because: str, differs_from: int = 2) -> Rung:
-    """A known bug as a rung: `rung` with the `fault` injected, which must differ from one process."""
+def mistake(name: str, fault: str, rung: Rung, because: str = "", differs_from: int = 2) -> Rung:
+    """A known bug as a rung: `rung` with the `fault` injected, which must differ from one process.
+
+    because: why it differs, if not for the reason in FAULTS.
+    """
 
     def run(setting: Setting, world: World) -> Comparison:
         return rung.run(replace(setting, fault=fault), world)
 
+    because = because or FAULTS[fault]
     return replace(rung, name=name, run=run, because=because, expected=DIFFERENT, differs_from=differs_from)
 
 

@@ -143,23 +143,7 @@ RUNGS = [
     rung("ring attention: zigzag", ring_attention, zigzag),
     SHARED,
     rung("Ulysses", ulysses_attention, blocks),
-    mistake(
-        "positions from 0",
-        "positions_from_0",
-        RING,
-        "each rank embeds its tokens as if its part were the beginning of the window",
-    ),
-    mistake(
-        "key heads in turn",
-        "heads_in_turn",
-        SHARED,
-        "query heads 0 and 1 share key head 0; with `repeat`, query head 1 gets key head 1",
-        differs_from=1,
-    ),
-    mistake(
-        "own tokens only",
-        "own_tokens_only",
-        RING,
-        "without the ring a token does not attend to earlier tokens of other ranks",
-    ),
+    mistake("positions from 0", "positions_from_0", RING),
+    mistake("key heads in turn", "heads_in_turn", SHARED, differs_from=1),
+    mistake("own tokens only", "own_tokens_only", RING),
 ]

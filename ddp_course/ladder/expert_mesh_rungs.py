@@ -95,12 +95,7 @@ RUNGS = [
     rung("cp x ep", lambda ranks: {"cp": ranks, "ep": inner_ranks(ranks)}),
     rung("shard x cp x ep", lambda n: {"shard": n // inner_ranks(n), "cp": inner_ranks(n), "ep": n}),
     rung("dp x shard x ep", lambda n: {"dp": n // inner_ranks(n), "shard": inner_ranks(n), "ep": inner_ranks(n)}),
-    mistake(
-        "ep left to FSDP2",
-        "experts_undivided",
-        SHARDED,
-        "FSDP2 averages over the ranks that shard an expert; the sum over the tokens of ep's ranks is not divided",
-    ),
+    mistake("ep left to FSDP2", "experts_undivided", SHARDED),
     mistake(
         "experts mixed over ep",
         "experts_mixed",

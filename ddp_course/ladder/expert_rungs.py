@@ -120,29 +120,8 @@ RUNGS = [
     ALL_TO_ALL,
     BALANCED,
     REPLICATED,
-    mistake(
-        "experts divided by N",
-        "experts_divided",
-        ALL_TO_ALL,
-        "an expert's gradient is complete: its tokens came from all ranks, and the loss was divided by all tokens",
-    ),
-    mistake(
-        "balance loss per rank",
-        "balance_per_rank",
-        BALANCED,
-        "the balance loss is a product of means over the batch, and a mean of products is another number",
-    ),
-    mistake(
-        "experts added over all ranks",
-        "experts_mixed",
-        REPLICATED,
-        "adds gradients over all ranks, as DDP would, but different ranks have different experts",
-    ),
-    mistake(
-        "replicas of experts apart",
-        "experts_apart",
-        REPLICATED,
-        "each replica of an expert has the tokens of its own ranks only, so the replicas drift apart",
-        differs_from=4,
-    ),
+    mistake("experts divided by N", "experts_divided", ALL_TO_ALL),
+    mistake("balance loss per rank", "balance_per_rank", BALANCED),
+    mistake("experts added over all ranks", "experts_mixed", REPLICATED),
+    mistake("replicas of experts apart", "experts_apart", REPLICATED, differs_from=4),
 ]

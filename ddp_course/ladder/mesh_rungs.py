@@ -106,12 +106,7 @@ RUNGS = [
     CLIPPED,
     Rung("data x pipeline", TOPIC, replicated_pipelines, reordered, REORDERED, fits=fits_pipe),
     THREE,
-    mistake(
-        "data by global rank",
-        "global_rank",
-        SHARDED,
-        "the ranks of one replica need the same windows; by the global rank each of them takes different ones",
-    ),
+    mistake("data by global rank", "global_rank", SHARDED),
     mistake(
         "three axes: data by rank",
         "global_rank",

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from ddp_course.distributed.mesh import Axis
 from ddp_course.distributed.tensor_parallel import Column, Leave, Row, all_gather, placements_of
 from ddp_course.ladder.comparison import Weights, weights
-from ddp_course.ladder.setting import Fault
 from ddp_course.models.minigpt import Attention, MiniGPT
 
 
@@ -29,7 +28,7 @@ class RowBiased(Row):
         return Leave.apply(F.linear(x, self.weight, self.bias), self.axis.group)
 
 
-def parallel_layers(fault: Fault) -> tuple[type[Column], type[Row]]:
+def parallel_layers(fault: str) -> tuple[type[Column], type[Row]]:
     """The classes of the column- and the row-parallel layer; one of them is wrong if the fault is about it."""
     return (
         ColumnUnsummed if fault == "no_backward_sum" else Column,
@@ -40,7 +39,7 @@ def parallel_layers(fault: Fault) -> tuple[type[Column], type[Row]]:
 class HeadsOfRank(nn.Module):
     """Attention with this rank's heads: their rows of the fused QKV layer, and their columns of the projection."""
 
-    def __init__(self, whole: Attention, axis: Axis, fault: Fault = "none") -> None:
+    def __init__(self, whole: Attention, axis: Axis, fault: str = "none") -> None:
         super().__init__()
         self.heads = whole.heads // axis.size
         column, row = parallel_layers(fault)
@@ -54,7 +53,7 @@ class HeadsOfRank(nn.Module):
         return self.projection(y.transpose(1, 2).flatten(2))
 
 
-def shard_by_hand(model: MiniGPT, axis: Axis, fault: Fault = "none") -> MiniGPT:
+def shard_by_hand(model: MiniGPT, axis: Axis, fault: str = "none") -> MiniGPT:
     """Shard attention and MLP of every block over the axis, in place; the rest is replicated. Returns the model."""
     column, row = parallel_layers(fault)
     for block in model.blocks:
