@@ -4,7 +4,6 @@ tp also shards the vocabulary (the tied matrix and the logits) and, between the 
 """
 
 from functools import partial
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -27,25 +26,19 @@ from ddp_course.distributed.tensor_parallel import (
     VocabularyEmbedding,
     vocabulary_loss_sum,
 )
-from ddp_course.models.minigpt import LOSS_TOKENS, Attention, Block, MiniGPT, causal_attention, repeat_kv
+from ddp_course.models.minigpt import LOSS_TOKENS, Attention, Block, MiniGPT, MiniGPTConfig, causal_attention, repeat_kv
 from ddp_course.trainers.minigpt_experts import MixtureBlock
+from ddp_course.trainers.pretraining import PretrainingConfig
 
 FRONT_AND_END = "each rank takes a part from the front of a window and one of the same length from its end"
 TIED = {"output.weight": "token_embedding.weight"}  # one tensor of MiniGPT, under two names
 
 
-class Sizes(Protocol):
-    """The sizes that have to divide over a mesh: attributes of a MiniGPTConfig and of the trainers' settings."""
+def check_cuts(sizes: MiniGPTConfig | PretrainingConfig, mesh: Mesh) -> None:
+    """Raise InputError if a model of these sizes does not divide over the mesh.
 
-    heads: int
-    kv_heads: int | None
-    layers: int
-    context: int
-    vocab_size: int | None  # None: the tokenizer's, not known yet
-
-
-def check_cuts(sizes: Sizes, mesh: Mesh) -> None:
-    """Raise InputError if a model of these sizes does not divide over the mesh."""
+    The vocabulary of a PretrainingConfig may be None: it is the tokenizer's, which is not known yet.
+    """
     pp, cp, tp = mesh.pp.size, mesh.cp.size, mesh.tp.size
     by_tp, by_cp_and_tp = f"--tp {tp}", f"--cp {cp} x --tp {tp}"
     ends = 2 if cp > 1 else 1
