@@ -10,7 +10,6 @@ transformers and nanochat are imported only for a backbone that needs them.
 
 import hashlib
 import json
-import os
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from ddp_course.base.errors import InputError
 from ddp_course.checkpoint import checkpoint
 from ddp_course.models.minigpt import MiniGPT
 from ddp_course.models.reward import FrozenBackbone, Read
-from ddp_course.post_training.pretrained import load_pretrained
+from ddp_course.post_training.pretrained import load_pretrained, newest_checkpoint
 
 KINDS = "minigpt:PATH, hf:FOLDER_OR_NAME or nanochat:SOURCE"
 
@@ -66,9 +65,7 @@ def prepare_backbone(name: str, *, fetch: bool = True) -> str:
     """
     kind, location = _kind_and_location(name)
     if kind == "minigpt":
-        path = Path(location).absolute()
-        if os.path.isdir(path / "checkpoints"):
-            path = checkpoint.newest_valid(path) or path
+        path = newest_checkpoint(Path(location).absolute())
         if damage := checkpoint.problem(path):
             raise InputError(f"cannot load the backbone {name}: {damage}")
         return f"minigpt:{path}"

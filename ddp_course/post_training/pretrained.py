@@ -19,23 +19,39 @@ class Pretrained:
     source: Path
 
 
+def newest_checkpoint(path: str | Path) -> Path:
+    """The newest valid checkpoint of a run directory, if it has one; another path unchanged."""
+    path = Path(path)
+    if os.path.isdir(path / "checkpoints"):
+        return checkpoint.newest_valid(path) or path
+    return path
+
+
+def config_of(state: dict, path: Path, script: str, part: str, names: set[str]) -> dict:
+    """The config in the state of a checkpoint of `script`.
+
+    Raises InputError if the state has no `part`, or its config lacks one of these names: another script wrote it.
+    """
+    config = state.get("config", {})
+    missing = names - config.keys()
+    if missing or part not in state:
+        raise InputError(
+            f"{path} is not a checkpoint of {script} but {checkpoint.description(state)}: it has no "
+            f"{min(missing, default=part)!r}"
+        )
+    return config
+
+
 def load_pretrained(path: str | Path) -> Pretrained:
     """Read a checkpoint of minigpt_ddp, or the newest valid one of a run directory of it.
 
     Raises InputError if there is none, if it is damaged, or if another script wrote it.
     """
-    path = Path(path)
-    if os.path.isdir(path / "checkpoints"):
-        path = checkpoint.newest_valid(path) or path
+    path = newest_checkpoint(path)
     state = checkpoint.load(path, "read a model from")
     with checkpoint.content_errors(path, "minigpt_ddp", "read a model from"):
-        config = state.get("config", {})
-        missing = {"layers", "heads", "width", "context", "tokenizer_state"} - config.keys()
-        if missing or "model" not in state:
-            raise InputError(
-                f"{path} is not a checkpoint of minigpt_ddp or grpo_ddp but {checkpoint.description(state)}: it has no "
-                f"{min(missing, default='model')!r}"
-            )
+        names = {"layers", "heads", "width", "context", "tokenizer_state"}
+        config = config_of(state, path, "minigpt_ddp or grpo_ddp", "model", names)
         model_tokenizer = tokenizer.from_state(config["tokenizer_state"])
         sizes = {name: config[name] for name in ("context", "layers", "heads", "width")}
         sizes["kv_heads"] = config.get("kv_heads")  # not in checkpoints from before it was a setting

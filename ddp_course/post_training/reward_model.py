@@ -14,6 +14,7 @@ from ddp_course.checkpoint import checkpoint
 from ddp_course.checkpoint.best_checkpoint import best_valid
 from ddp_course.models.reward import RewardHead, feature_count
 from ddp_course.post_training.backbones import Backbone, fingerprint, load_backbone
+from ddp_course.post_training.pretrained import config_of, newest_checkpoint
 from ddp_course.training.precision import autocast
 
 
@@ -97,25 +98,20 @@ def load_reward_model(path: str | Path, device: torch.device | str = "cpu", back
     """
     path = Path(path)
     if os.path.isdir(path / "checkpoints"):
-        path = best_valid(path) or checkpoint.newest_valid(path) or path
+        path = best_valid(path) or newest_checkpoint(path)
     state = checkpoint.load(path, "read a reward model from")
     with checkpoint.content_errors(path, "reward_ddp", "read a reward model from"):
         return _from_state(path, state, backbone).requires_grad_(False).eval().to(device)
 
 
 def _from_state(path: Path, state: dict, backbone: str) -> RewardModel:
-    config, identity = state.get("config", {}), state.get("identity", {})
-    missing = {"backbone", "head_width", "max_tokens", "micro_batch_size"} - config.keys()
-    if missing or "head" not in state:
-        raise InputError(
-            f"{path} is not a checkpoint of reward_ddp but {checkpoint.description(state)}: it has no "
-            f"{min(missing, default='head')!r}"
-        )
+    config = config_of(state, path, "reward_ddp", "head", {"backbone", "head_width", "max_tokens", "micro_batch_size"})
     base = load_backbone(backbone or config["backbone"])
-    if fingerprint(base) != identity.get("backbone"):
+    trained_on = state.get("identity", {}).get("backbone")
+    if fingerprint(base) != trained_on:
         raise InputError(
-            f"{path} was trained on another backbone: its fingerprint is {identity.get('backbone')}, "
-            f"that of {base.name} is {fingerprint(base)}"
+            f"{path} was trained on another backbone: its fingerprint is {trained_on}, that of {base.name} is "
+            f"{fingerprint(base)}"
         )
     head = RewardHead(feature_count(base.model.width), config["head_width"])
     head.load_state_dict(state["head"])
