@@ -93,7 +93,8 @@ def train(config: ExpertsConfig) -> int:
     process_group.seed_shared(config.seed)
     model_config, dtype = make_model_config(config, tokens), parameter_dtype(config.precision)
     expert_size, other_size = mixture_parameter_count(model_config, config.experts)
-    size, local_size = expert_size + other_size, expert_size // expert_ranks + other_size
+    size = expert_size + other_size
+    local_size = expert_size // expert_ranks + other_size
     need = max(size * dtype.itemsize, training_bytes(local_size, dtype))
     need += 16 * config.tokens_per_update // world.size  # all tokens and targets of a step are in memory
     require_memory(world, "this training run", need + batch_bytes(config, model_config))

@@ -138,7 +138,8 @@ def all_rungs() -> list[Rung]:
 
 def choose(selection: str) -> list[Rung]:
     """The rungs with these names, topics or parts. Raises InputError for an unknown name."""
-    rungs, names = all_rungs(), [name.strip() for name in selection.split(",")]
+    rungs = all_rungs()
+    names = [name.strip() for name in selection.split(",")]
     names_of = {
         rung.name: {"all", rung.name, rung.topic, part}
         for part, topics in PARTS.items()

@@ -138,7 +138,8 @@ def train(config: ParallelConfig) -> int:
     tokens, windows = open_text(world, config, run_directory)
     process_group.seed_shared(config.seed)
     model_config, dtype = make_model_config(config, tokens), parameter_dtype(config.precision)
-    parameters, shard_count = sum(mixture_parameter_count(model_config, config.experts)), world.size // config.dp
+    parameters = sum(mixture_parameter_count(model_config, config.experts))
+    shard_count = world.size // config.dp
     need = training_bytes(parameters // shard_count, dtype)
     need += 16 * config.tokens_per_update // mesh.replicas  # all tokens and targets of a step are in memory
     require_memory(world, "this training run", need + 8 * config.tokens_per_update // config.context)

@@ -207,7 +207,8 @@ def train(config: PuzzleConfig) -> int:
         )
     )
     for step in loop.steps(unit="boards", per_step=config.boards_per_update):
-        learning_rate, peak = config.learning_rate_at(step), config.embedding_learning_rate
+        learning_rate = config.learning_rate_at(step)
+        peak = config.embedding_learning_rate
         embedding_learning_rate = warmup_cosine(step, config.steps, config.warmup_steps, peak, final=peak / 10)
         set_learning_rate(optimizer, learning_rate)
         set_learning_rate(embedding_optimizer, embedding_learning_rate)

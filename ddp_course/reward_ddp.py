@@ -59,7 +59,8 @@ def train(config: RewardConfig) -> int:
     assert_same_value(world, "the backbone", backbone_fingerprint)
 
     # One rank makes or finds the pairs; all ranks read the same two files.
-    counts, resumed = (config.train_pairs, config.validation_pairs), run_directory.resumed_settings
+    counts = (config.train_pairs, config.validation_pairs)
+    resumed = run_directory.resumed_settings
     folder = from_rank_0(world, lambda: prepare_pairs(config.pairs, *counts, config.seed, resumed_settings=resumed))
     train_pairs, held_out = read_pairs(folder / TRAIN), read_pairs(folder / VALIDATION)
     weights = weigh(train_pairs, config, world)
@@ -201,7 +202,8 @@ def backbone_trial(backbone: FrozenBackbone, config: RewardConfig) -> Trial:
     """A function that `choose_precision` times on the CPU: the backbone's forward pass on a micro-batch."""
     length = min(config.max_tokens, backbone.context)
     tokens = torch.zeros(min(config.micro_batch_size, 1 + 1024 // length), length, dtype=torch.int64)
-    starts, lengths = torch.full((len(tokens),), length // 2), torch.full((len(tokens),), length)
+    starts = torch.full((len(tokens),), length // 2)
+    lengths = torch.full((len(tokens),), length)
 
     def trial(attention: Attention) -> Tensor:
         set_attention(backbone, attention)

@@ -100,7 +100,8 @@ def compare(
     reference, global_batches: by default the setting's. reference_optimizer: the replicas' unless given.
     options: further arguments of `train_replicas`.
     """
-    global_batches, reference = global_batches or batches(setting), reference or build(setting)
+    global_batches = global_batches or batches(setting)
+    reference = reference or build(setting)
     replicas = train_replicas(setting, world, replica, global_batches, optimizer, clip, **options)
     return Comparison(replicas, train_reference(reference, global_batches, reference_optimizer or optimizer, clip))
 
@@ -213,14 +214,16 @@ def largest_gap(a: Weights, b: Weights) -> float:
 
 def measure(rung: Rung, setting: Setting, world: World) -> dict:
     """Run the rung and return its record (collective). gaps: the largest over weights and ranks, per step."""
-    start, setting = time.perf_counter(), rung.fits(setting, world.size)
+    start = time.perf_counter()
+    setting = rung.fits(setting, world.size)
     comparison = rung.run(setting, world)
     pairs = zip(comparison.replicas, comparison.reference, strict=True)
     own_gaps = [0.0 if replica is None else largest_gap(replica, reference) for replica, reference in pairs]
     gaps = torch.tensor(own_gaps, dtype=torch.float64)
     dist.all_reduce(gaps, dist.ReduceOp.MAX)
     facts = dict(zip(comparison.facts, _true_on_all_ranks(world, comparison.facts.values()), strict=True))
-    tolerance, expected = rung.tolerance(setting, comparison), rung.expected
+    tolerance = rung.tolerance(setting, comparison)
+    expected = rung.expected
     if expected == DIFFERENT and world.size < rung.differs_from:
         expected = EQUAL
     holds = gaps.max().item() <= tolerance and all(facts.values())

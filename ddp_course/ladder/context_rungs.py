@@ -38,7 +38,8 @@ class AttentionWith(nn.Module):
     def __init__(self, attention: Attention, attend: Attend) -> None:
         super().__init__()
         self.query_key_value, self.projection = attention.query_key_value, attention.projection
-        self.heads, self.attend = (attention.heads, attention.kv_heads, attention.kv_heads), attend
+        self.heads = (attention.heads, attention.kv_heads, attention.kv_heads)
+        self.attend = attend
 
     def forward(self, x: Tensor, past: None = None) -> Tensor:
         fused = self.query_key_value(x).unflatten(-1, (sum(self.heads), -1)).transpose(1, 2)
@@ -88,10 +89,12 @@ def context_parallel(setting: Setting, world: World, attention, divide, **change
     attention: `ring_attention` or `ulysses_attention`. divide: returns the positions of each rank: `blocks`, or
     `zigzag`, which gives all ranks equal work.
     """
-    axis, model = all_ranks(world), build_minigpt(setting, **changes)
+    axis = all_ranks(world)
+    model = build_minigpt(setting, **changes)
     positions = divide(setting.context, axis.size)
     own_positions = positions[0 if setting.fault == "same_share" else axis.rank]
-    embedded_positions, attend = own_positions, partial(attention, positions=positions, axis=axis)
+    embedded_positions = own_positions
+    attend = partial(attention, positions=positions, axis=axis)
     if setting.fault == "positions_from_0":
         embedded_positions = torch.arange(len(own_positions))
     if setting.fault == "own_tokens_only":

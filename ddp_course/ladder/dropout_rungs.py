@@ -66,7 +66,8 @@ class DropoutModel(nn.Module):
             keys = keys + self.tensor.rank
         repeated = self.setting.fault == "masks_repeated"
         own_keys, _ = share((keys, keys), 0 if repeated else self.data.rank, self.data.size)
-        self.masks, self.step = Masks(DROPOUT, own_keys, torch.arange(inputs.shape[1])), self.step + 1
+        self.masks = Masks(DROPOUT, own_keys, torch.arange(inputs.shape[1]))
+        self.step += 1
         return self.model(inputs, targets)
 
 
@@ -74,7 +75,8 @@ def dropout(setting: Setting, world: World) -> Comparison:
     """Data parallel over tensor-parallel replicas; one process drops the same units of the global batch."""
     mesh = mesh_of_replicas("tensor", world)
     data, tensor = axis_of(mesh, "data"), axis_of(mesh, "tensor")
-    model, one_rank = DropoutModel(setting, data, tensor), Axis(1, 0, tensor.group)
+    model = DropoutModel(setting, data, tensor)
+    one_rank = Axis(1, 0, tensor.group)
 
     def gradients(batch: Batch) -> None:
         divide_by_targets(setting, model(*share_along(setting, world, batch, data)), batch, data.size).backward()

@@ -60,7 +60,8 @@ def on_mesh(setting: Setting, world: World, sizes: Callable[[int], dict[str, int
     torch.manual_seed(setting.seed)
     reference = Reference(config, count).double()
     stage = Stage(whole, mesh)
-    shards, windows = parameter_shards(stage, mesh, TIED), Axis(mesh.replicas, mesh.replica, dist.group.WORLD)
+    shards = parameter_shards(stage, mesh, TIED)
+    windows = Axis(mesh.replicas, mesh.replica, dist.group.WORLD)
 
     def gradients(batch: Batch) -> None:
         loss = divide_by_targets(

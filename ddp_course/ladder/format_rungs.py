@@ -44,7 +44,8 @@ def in_float16(setting: Setting, world: World) -> Comparison:
 
 def train_scaled(model: nn.Module, global_batches: list[Batch], rank: int, ranks: int) -> tuple[list, list[int]]:
     """Train with a gradient scaler; returns the weights before the first step and after each, and the skipped steps."""
-    scaler, optimizer = torch.amp.GradScaler("cpu", init_scale=2.0**8), sgd(model.parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
+    optimizer = sgd(model.parameters())
     history, skipped = [weights(model)], []
     for step, batch in enumerate(global_batches):
         inputs, targets = share(batch, rank, ranks)

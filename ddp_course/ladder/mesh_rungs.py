@@ -34,7 +34,8 @@ def fsdp_and_tensor(setting: Setting, world: World, clip: float | None = None) -
     """Tensor parallel within a replica, then FSDP2 over the replicas."""
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)  # hides advice on speed
     mesh = mesh_of_replicas("tensor", world)
-    data, model = axis_of(mesh, "data"), shard_by_torch(setting, mesh["tensor"], plan_of_block())
+    data = axis_of(mesh, "data")
+    model = shard_by_torch(setting, mesh["tensor"], plan_of_block())
     for part in (*model.blocks, model):
         fully_shard(part, mesh=mesh["data"])
 

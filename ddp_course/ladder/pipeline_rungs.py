@@ -76,7 +76,8 @@ def train_pipelines(
 
     per_rank: stages per rank. tensor: the axis over which the layers of each stage are sharded, if any.
     """
-    model, count = build_minigpt(setting), pipe.size * per_rank
+    model = build_minigpt(setting)
+    count = pipe.size * per_rank
     if tensor:
         shard_by_hand(model, tensor, setting.fault)
     v_shaped = name in V_SCHEDULES

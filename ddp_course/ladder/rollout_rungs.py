@@ -47,9 +47,11 @@ def own_windows(setting: Setting, step: int, rank: int, ranks: int) -> Batch:
         useful = [row for row in range(rank, setting.windows, ranks) if targets[row, 0] % 2 == 0]
         own |= {round_number * setting.windows + row: (inputs[row], targets[row]) for row in useful}
         if setting.fault == "own_stop":
-            numbers, count = list(own), setting.windows * (rank + 1) // ranks - setting.windows * rank // ranks
+            numbers = list(own)
+            count = setting.windows * (rank + 1) // ranks - setting.windows * rank // ranks
         else:
-            numbers, count = sorted(numbers_of_all_ranks(own) if ranks > 1 else own), setting.windows
+            numbers = sorted(numbers_of_all_ranks(own) if ranks > 1 else own)
+            count = setting.windows
         if len(numbers) >= count:
             empty = torch.empty(0, setting.context, dtype=torch.int64)
             windows = [own[number] for number in numbers[:count] if number in own]

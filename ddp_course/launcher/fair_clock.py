@@ -36,7 +36,8 @@ class FairClock:
         used, threads = _processor_seconds()
         computed = [seconds - self.used.get(process, 0.0) for process, seconds in used.items()]
         waited = sum(_waited(self.threads.get(thread), times, elapsed) for thread, times in threads.items())
-        self.sampled_at, self.used, self.threads = self.sampled_at + elapsed, used, threads
+        self.sampled_at += elapsed
+        self.used, self.threads = used, threads
         counted = max(0.0, elapsed - waited)  # too little if threads waited while others computed: see below
         computing = sum(computed) >= max(LEAST_SHARE * (counted or elapsed), 1.5 * TICK)
         if computing:

@@ -112,7 +112,8 @@ def _kind_and_location(name: str) -> tuple[str, str]:
 
 def _minigpt(name: str, location: str) -> Backbone:
     pretrained = load_pretrained(location)
-    tokenizer, frozen = pretrained.tokenizer, frozen_minigpt(pretrained.model)
+    tokenizer = pretrained.tokenizer
+    frozen = frozen_minigpt(pretrained.model)
     name = f"minigpt:{pretrained.source}"
     return Backbone(name, frozen, tokenizer.encode, tokenizer.end_of_text, tokenizer.state(), tokenizer)
 
@@ -176,7 +177,8 @@ def _huggingface(name: str, location: str) -> Backbone:
         raise
     except Exception as error:  # these libraries raise nearly everything, and their message is the one that helps
         raise _loading_error(name, error) from error
-    vocab_size, output = model.get_input_embeddings().num_embeddings, model.get_output_embeddings()
+    vocab_size = model.get_input_embeddings().num_embeddings
+    output = model.get_output_embeddings()
     config = model.config.get_text_config()
     if output is None:
         raise InputError(f"cannot load the backbone {name}: it has no last layer that gives logits")
@@ -205,7 +207,7 @@ def _nanochat(name: str, location: str) -> Backbone:
         from nanochat.checkpoint_manager import load_model
     except ImportError as error:
         raise InputError(f"the backbone {name} needs the package nanochat, which cannot be imported: {error}") from None
-    source, tag, step = (location.split("/") + [None, None])[:3]
+    source, tag, step = [*location.split("/"), None, None][:3]
     try:
         model, tokenizer, _ = load_model(
             source, device=torch.device("cpu"), phase="eval", model_tag=tag, step=None if step is None else int(step)

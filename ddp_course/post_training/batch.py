@@ -77,7 +77,8 @@ def compute_metrics(batch: Batch, distinct: int, world: World) -> dict[str, floa
         columns = {"count": chosen, "r": batch.rewards, "lp": log_probs, "kl": log_ratios}
         sums |= {f"{side} {name}": values.where(chosen, 0).sum() for name, values in columns.items()}
     total = dict(zip(sums, sum_over_ranks(world, *sums.values()), strict=True))
-    sequences, tokens = total["sequences"], max(1, total["tokens"])
+    sequences = total["sequences"]
+    tokens = max(1, total["tokens"])
     metrics = {
         "sequences": sequences,
         "tokens": tokens,

@@ -43,7 +43,8 @@ def pack(rows: list[dict[str, list[int]]], length: int) -> Batch:
     if sizes.max() > length:
         raise InputError(f"a row of {sizes.max()} tokens does not fit into a window of {length}")
     windows = best_fit(sizes, length)
-    shape, filled = (windows.max() + 1, length), [0] * len(rows)
+    shape = (windows.max() + 1, length)
+    filled = [0] * len(rows)
     ids, positions = torch.zeros(2, *shape, dtype=torch.int64)
     labels, row_of = torch.full(shape, IGNORED), torch.full(shape, -1)  # -1: padding
     for number, (row, window, size) in enumerate(zip(rows, windows, sizes, strict=True)):

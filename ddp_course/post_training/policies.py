@@ -65,7 +65,8 @@ class ForeignModel(nn.Module):
     @torch.no_grad()
     def assert_packs(self) -> None:
         """Raise InputError if a packed row has other logits than the row by itself: some models ignore such masks."""
-        tokens, row = torch.arange(8, device=next(self.parameters()).device)[None], torch.ones(4, 4, dtype=torch.bool)
+        tokens = torch.arange(8, device=next(self.parameters()).device)[None]
+        row = torch.ones(4, 4, dtype=torch.bool)
         mask = torch.block_diag(row, row).tril().to(tokens.device)[None, None]
         try:
             packed = self(tokens, position_ids=tokens % 4, attention_mask=mask)[:, 4:]
@@ -104,7 +105,8 @@ class NanochatTokenizer:
     """nanochat's tokenizer as a PolicyTokenizer. The token that begins a document also ends the one before it."""
 
     def __init__(self, library: object, state: dict) -> None:
-        self.encode, self.decode = library.encode, lambda ids: library.decode(list(ids))
+        self.encode = library.encode
+        self.decode = lambda ids: library.decode(list(ids))
         self.end_of_text, self._state = library.get_bos_token_id(), state
 
     def state(self) -> dict:

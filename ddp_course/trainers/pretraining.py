@@ -223,7 +223,8 @@ def loss_and_target_count(
     GPU after each batch would wait for the GPU.
     """
     model.eval()
-    loss_sum, target_count = torch.zeros((), dtype=torch.float64, device=world.device), 0
+    loss_sum = torch.zeros((), dtype=torch.float64, device=world.device)
+    target_count = 0
     for inputs, targets in batches:
         with autocast(precision, world.device):
             loss_sum += forward(inputs.to(world.device), targets.to(world.device))

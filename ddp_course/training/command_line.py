@@ -106,7 +106,8 @@ def parse_on_rank_0(presets: Mapping[str, Config]) -> Config:
         return parse(presets)
     default = next(iter(presets.values()))
     flags = _read((word for word in words if not word.startswith("@")), default)
-    device, seconds = flags.get("device", default.device), flags.get("timeout_seconds", default.timeout_seconds)
+    device = flags.get("device", default.device)
+    seconds = flags.get("timeout_seconds", default.timeout_seconds)
     is_valid = 0 < seconds < float("inf")  # if not, rank 0 raises InputError in `parse`
     world = process_group.start(seconds, device) if is_valid else process_group.start()
     config = from_rank_0(world, lambda: parse(presets))
@@ -134,7 +135,8 @@ def _parser(preset: object, texts: Mapping[str, str] | None = None) -> Parser:
     )
     parser.add_argument("-h", "--help", action="store_true", help="show this help and exit")
     for name, hint in get_type_hints(type(preset)).items():
-        kinds, text = get_args(hint) or (hint,), f"{texts[name]} ({getattr(preset, name)})" if texts else ""
+        kinds = get_args(hint) or (hint,)
+        text = f"{texts[name]} ({getattr(preset, name)})" if texts else ""
         if get_origin(hint) is Literal:
             options = {"choices": kinds}
         else:

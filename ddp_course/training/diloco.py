@@ -73,7 +73,8 @@ class DiLoCo:
         From a checkpoint of minigpt_ddp.py all workers begin with its AdamW state, and without outer momentum. Raises
         InputError for another inner optimizer or number of workers.
         """
-        saved_inner, others = state.get("kind", "AdamW"), state.get("others", [state] * (self._world.size - 1))
+        saved_inner = state.get("kind", "AdamW")
+        others = state.get("others", [state] * (self._world.size - 1))
         if saved_inner != type(self._inner).__name__:
             raise InputError(
                 f"cannot resume: the checkpoint's workers used {saved_inner}, --inner has chosen "

@@ -91,7 +91,8 @@ def fastest(trial: Trial, device: torch.device) -> tuple[Arithmetic, dict[Arithm
         for candidate in candidates:
             seconds[candidate] = min(seconds[candidate], seconds_of(candidate, trial, device))
         rounds += 1
-    full, half = candidates[0], min(candidates[1:], key=seconds.__getitem__)
+    full = candidates[0]
+    half = min(candidates[1:], key=seconds.__getitem__)
     return (half if seconds[half] < LARGEST_TIME_SHARE * seconds[full] else full), seconds
 
 

@@ -90,7 +90,8 @@ class Progress:
         seconds = now - self._report_time - self._paused_since_report
         self.per_second = (step - self._reported_step) * self._per_step / seconds
         self._report_time, self._reported_step, self._paused_since_report = now, step, 0.0
-        speed, text = {f"{self._unit}_per_s": self.per_second}, f"{self.per_second:,.0f} {self._unit}/s"
+        speed = {f"{self._unit}_per_s": self.per_second}
+        text = f"{self.per_second:,.0f} {self._unit}/s"
         if self._peak:
             speed["mfu"] = self.per_second / self._peak
             text += f"  mfu {speed['mfu']:.1%}"
