@@ -1,5 +1,7 @@
 """Rungs about precision: bfloat16, float16 with a scaler, and compressed gradients."""
 
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -10,9 +12,10 @@ from ddp_course.distributed.process_group import World
 from ddp_course.ladder.comparison import BOUNDED, Comparison, Rung, batches, compare, sgd, weights
 from ddp_course.ladder.models import build
 from ddp_course.ladder.setting import Batch, Setting, share, target_count
-from ddp_course.ladder.tolerance import rounded_to
+from ddp_course.ladder.tolerance import roundoff, share_of_distance
 
 OVERFLOW = 2  # the step whose loss the last rank multiplies by too large a factor
+ROUNDOFFS = 16  # the tolerance of half precision
 
 
 class HalfPrecision(nn.Module):
@@ -80,24 +83,22 @@ def low_rank_messages(setting: Setting, world: World) -> Comparison:
     return compare(setting, world, replica)
 
 
-def half_of_distance(setting: Setting, comparison: Comparison) -> float:
-    """A tolerance of half the distance that the weights moved, for approximations of the gradient."""
-    return 0.5 * comparison.distance()
+def half_precision_rung(name: str, run: Callable[[Setting, World], Comparison], dtype: torch.dtype) -> Rung:
+    because = (
+        f"products and gradients are rounded to {str(dtype).removeprefix('torch.')} per rank instead of once, so each "
+        f"changes by a few roundoffs; the tolerance is {ROUNDOFFS} of them, relative to the distance that the weights "
+        "travelled"
+    )
+    return Rung(name, "formats", run, share_of_distance(ROUNDOFFS * roundoff(dtype)), because, BOUNDED)
 
 
-HALF = (
-    "products and gradients are rounded to {} per rank instead of once, so each changes by a few roundoffs; the "
-    "tolerance is {} of them, relative to the distance that the weights travelled"
-)
 COMPRESSED = (
     "a matrix of rank 4 only approximates a gradient, so equality cannot be expected; error feedback adds the rest to "
     "the next gradient, so the weights lag behind by about a step: less than half of the distance that they travelled"
 )
 RUNGS = [
-    Rung("bf16", "formats", in_bfloat16, rounded_to(torch.bfloat16, 16), HALF.format("bfloat16", 16), BOUNDED),
-    Rung("fp16 and scaler", "formats", in_float16, rounded_to(torch.float16, 16), HALF.format("float16", 16), BOUNDED),
-    Rung(
-        "fp16 messages", "formats", float16_messages, rounded_to(torch.float16, 16), HALF.format("float16", 16), BOUNDED
-    ),
-    Rung("PowerSGD messages", "formats", low_rank_messages, half_of_distance, COMPRESSED, BOUNDED),
+    half_precision_rung("bf16", in_bfloat16, torch.bfloat16),
+    half_precision_rung("fp16 and scaler", in_float16, torch.float16),
+    half_precision_rung("fp16 messages", float16_messages, torch.float16),
+    Rung("PowerSGD messages", "formats", low_rank_messages, share_of_distance(0.5), COMPRESSED, BOUNDED),
 ]

@@ -5,6 +5,8 @@ optimizer. Where equality is claimed, a mistake (no all-reduce, a wrong factor, 
 least 1,000 tolerances, which the tests show by injecting it.
 """
 
+from collections.abc import Callable
+
 import torch
 
 from ddp_course.ladder.comparison import Comparison
@@ -38,10 +40,6 @@ def roundoff(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps / 2
 
 
-def rounded_to(dtype: torch.dtype, times: int):
-    """A tolerance function: `times` roundoffs of `dtype`, relative to the distance that the weights travelled."""
-
-    def of_distance(setting: Setting, comparison: Comparison) -> float:
-        return times * roundoff(dtype) * comparison.distance()
-
-    return of_distance
+def share_of_distance(share: float) -> Callable[[Setting, Comparison], float]:
+    """A tolerance function: `share` times the distance that the weights travelled, for approximate gradients."""
+    return lambda setting, comparison: share * comparison.distance()

@@ -18,6 +18,10 @@ from ddp_course.training.settings import (
     between,
 )
 
+BETA = Bound(
+    f"0 or from {LOWEST_BETA:g} to {HIGHEST_BETA:g}", lambda value: value == 0 or LOWEST_BETA <= value <= HIGHEST_BETA
+)
+
 
 @dataclass(frozen=True)
 class GRPOConfig(RunSettings):
@@ -66,13 +70,7 @@ class GRPOConfig(RunSettings):
     """Sequences that one rank takes through the model at a time."""
     clip: PositiveFloat = 0.2
     """How far the ratio of the new probability of a token to its old one may leave 1 before it is clipped."""
-    beta: Annotated[
-        float,
-        Bound(
-            f"0 or from {LOWEST_BETA:g} to {HIGHEST_BETA:g}",
-            lambda value: value == 0 or LOWEST_BETA <= value <= HIGHEST_BETA,
-        ),
-    ] = 0.05
+    beta: Annotated[float, BETA] = 0.05
     """Weight of the KL penalty at the start."""
     kl_target: NonNegativeFloat = 0.2
     """KL to the reference, in nats per token, that beta is adapted to; 0: beta is constant."""
