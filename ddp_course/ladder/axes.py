@@ -16,7 +16,11 @@ from ddp_course.ladder.setting import Batch, Setting, share, target_count
 from ddp_course.ladder.tolerance import REORDERED
 
 HEADS = 4  # attention heads, which divide over 2 and 4 ranks
-SHARDED_SUMS = REORDERED + "; it also covers sums inside the model that are sharded: over units, heads, keys or experts"
+SHARDED_SUMS = replace(
+    REORDERED,
+    because=f"{REORDERED.because}; it also covers sums inside the model that are sharded: over units, heads, keys or "
+    "experts",
+)
 
 
 def axis_of(mesh: DeviceMesh, name: str) -> Axis:

@@ -42,15 +42,23 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class Tolerance:
+    """A bound for the gap between the weights of several processes and of one, and its derivation."""
+
+    bound: Callable[[Setting, Comparison], float]
+    because: str
+
+
+@dataclass(frozen=True)
 class Rung:
-    """A technique, its expected result, and the tolerance with its derivation."""
+    """A technique, its expected result, and the tolerance."""
 
     name: str
     topic: str
     run: Callable[[Setting, World], Comparison]
-    tolerance: Callable[[Setting, Comparison], float]
-    because: str
+    tolerance: Tolerance
     expected: str = EQUAL
+    because: str = ""  # why it is DIFFERENT
     differs_from: int = 2  # the smallest world size at which a DIFFERENT rung differs
     fits: Callable[[Setting, int], Setting] = lambda setting, ranks: setting  # makes sizes divide over the ranks
 
@@ -222,7 +230,7 @@ def measure(rung: Rung, setting: Setting, world: World) -> dict:
     gaps = torch.tensor(own_gaps, dtype=torch.float64)
     dist.all_reduce(gaps, dist.ReduceOp.MAX)
     facts = dict(zip(comparison.facts, _true_on_all_ranks(world, comparison.facts.values()), strict=True))
-    tolerance = rung.tolerance(setting, comparison)
+    tolerance = rung.tolerance.bound(setting, comparison)
     expected = rung.expected
     if expected == DIFFERENT and world.size < rung.differs_from:
         expected = EQUAL
@@ -239,7 +247,7 @@ def measure(rung: Rung, setting: Setting, world: World) -> dict:
         "holds": holds,
         "as_expected": holds == (expected != DIFFERENT),
         "facts": facts,
-        "because": rung.because,
+        "because": rung.because or rung.tolerance.because,
         "note": comparison.note,
         "seconds": round(time.perf_counter() - start, 3),
     }

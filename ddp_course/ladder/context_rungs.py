@@ -25,7 +25,6 @@ from ddp_course.ladder.axes import (
 from ddp_course.ladder.comparison import Comparison, Rung, mistake, weights
 from ddp_course.ladder.models import build_minigpt
 from ddp_course.ladder.setting import Batch, Setting
-from ddp_course.ladder.tolerance import reordered
 from ddp_course.models.minigpt import Attention
 
 HEADS_DIM, TOKENS_DIM = -3, -2  # of queries, keys and values
@@ -135,12 +134,12 @@ def with_shared_heads(setting: Setting, ranks: int) -> Setting:
 
 def rung(name: str, attention, divide) -> Rung:
     run = partial(context_parallel, attention=attention, divide=divide)
-    return Rung(name, TOPIC, run, reordered, SHARDED_SUMS, fits=with_tokens)
+    return Rung(name, TOPIC, run, SHARDED_SUMS, fits=with_tokens)
 
 
 TOPIC = "context"
 RING = rung("ring attention: blocks", ring_attention, blocks)
-SHARED = Rung("ring: shared key heads", TOPIC, ring_of_shared_heads, reordered, SHARDED_SUMS, fits=with_shared_heads)
+SHARED = Rung("ring: shared key heads", TOPIC, ring_of_shared_heads, SHARDED_SUMS, fits=with_shared_heads)
 RUNGS = [
     RING,
     rung("ring attention: zigzag", ring_attention, zigzag),

@@ -13,7 +13,7 @@ from ddp_course.distributed.process_group import World
 from ddp_course.ladder.axes import up_to_multiple
 from ddp_course.ladder.comparison import Comparison, Rung, batches, mistake, train
 from ddp_course.ladder.setting import VOCABULARY, Batch, Setting, share
-from ddp_course.ladder.tolerance import REORDERED, reordered
+from ddp_course.ladder.tolerance import REORDERED
 
 
 class Towers(nn.Module):
@@ -120,8 +120,8 @@ def equal_shares(setting: Setting, ranks: int) -> Setting:
 
 
 TOPIC = "losses over all ranks"
-WHOLE = Rung("contrastive loss of all rows", TOPIC, loss_of_all_rows, reordered, REORDERED, fits=equal_shares)
-LOCAL = Rung("contrastive loss of own rows", TOPIC, loss_of_own_rows, reordered, REORDERED, fits=equal_shares)
+WHOLE = Rung("contrastive loss of all rows", TOPIC, loss_of_all_rows, REORDERED, fits=equal_shares)
+LOCAL = Rung("contrastive loss of own rows", TOPIC, loss_of_own_rows, REORDERED, fits=equal_shares)
 RUNGS = [
     WHOLE,
     LOCAL,

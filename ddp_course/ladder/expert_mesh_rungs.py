@@ -28,7 +28,6 @@ from ddp_course.ladder.axes import (
 from ddp_course.ladder.comparison import Comparison, Rung, Weights, mistake
 from ddp_course.ladder.expert_rungs import BEST, EXPERTS, TOPIC, ReplicatedExperts
 from ddp_course.ladder.setting import VOCABULARY, Batch, Setting
-from ddp_course.ladder.tolerance import reordered
 from ddp_course.models.minigpt import MiniGPTConfig
 from ddp_course.trainers.minigpt_experts import MixtureGPT
 from ddp_course.trainers.minigpt_stage import TIED, Stage
@@ -87,7 +86,7 @@ def fits(setting: Setting, ranks: int) -> Setting:
 
 
 def rung(name: str, sizes: Callable[[int], dict[str, int]]) -> Rung:
-    return Rung(name, TOPIC, partial(on_mesh, sizes=sizes), reordered, SHARDED_SUMS, fits=fits)
+    return Rung(name, TOPIC, partial(on_mesh, sizes=sizes), SHARDED_SUMS, fits=fits)
 
 
 SHARDED = rung("shard x ep", lambda ranks: {"shard": ranks, "ep": inner_ranks(ranks)})

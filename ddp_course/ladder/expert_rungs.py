@@ -28,7 +28,6 @@ from ddp_course.ladder.axes import (
 from ddp_course.ladder.comparison import Comparison, Rung, mistake
 from ddp_course.ladder.setting import VOCABULARY, Batch, Setting
 from ddp_course.ladder.sharded_layers import gathered_weights
-from ddp_course.ladder.tolerance import reordered
 
 EXPERTS, BEST = 4, 2  # the number of experts, rounded up if it does not divide over the ranks; experts per token
 BALANCE = 0.1  # weight of the balance loss
@@ -113,9 +112,9 @@ def experts(setting: Setting, world: World, balance: float = 0.0, replicas: bool
 
 
 TOPIC = "experts"
-ALL_TO_ALL = Rung("experts: all-to-all", TOPIC, experts, reordered, SHARDED_SUMS)
-BALANCED = Rung("experts: balance loss", TOPIC, partial(experts, balance=BALANCE), reordered, SHARDED_SUMS)
-REPLICATED = Rung("data x experts", TOPIC, partial(experts, balance=BALANCE, replicas=True), reordered, SHARDED_SUMS)
+ALL_TO_ALL = Rung("experts: all-to-all", TOPIC, experts, SHARDED_SUMS)
+BALANCED = Rung("experts: balance loss", TOPIC, partial(experts, balance=BALANCE), SHARDED_SUMS)
+REPLICATED = Rung("data x experts", TOPIC, partial(experts, balance=BALANCE, replicas=True), SHARDED_SUMS)
 RUNGS = [
     ALL_TO_ALL,
     BALANCED,

@@ -89,7 +89,7 @@ def half_precision_rung(name: str, run: Callable[[Setting, World], Comparison], 
         f"changes by a few roundoffs; the tolerance is {ROUNDOFFS} of them, relative to the distance that the weights "
         "travelled"
     )
-    return Rung(name, "formats", run, share_of_distance(ROUNDOFFS * roundoff(dtype)), because, BOUNDED)
+    return Rung(name, "formats", run, share_of_distance(ROUNDOFFS * roundoff(dtype), because), BOUNDED)
 
 
 COMPRESSED = (
@@ -100,5 +100,5 @@ RUNGS = [
     half_precision_rung("bf16", in_bfloat16, torch.bfloat16),
     half_precision_rung("fp16 and scaler", in_float16, torch.float16),
     half_precision_rung("fp16 messages", float16_messages, torch.float16),
-    Rung("PowerSGD messages", "formats", low_rank_messages, share_of_distance(0.5), COMPRESSED, BOUNDED),
+    Rung("PowerSGD messages", "formats", low_rank_messages, share_of_distance(0.5, COMPRESSED), BOUNDED),
 ]

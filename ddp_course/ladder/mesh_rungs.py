@@ -27,7 +27,7 @@ from ddp_course.ladder.comparison import Comparison, Rung, mistake
 from ddp_course.ladder.pipeline_rungs import fits, train_pipelines
 from ddp_course.ladder.setting import Batch, Setting
 from ddp_course.ladder.tensor_rungs import fused_weights, plan_of_block, shard_by_torch
-from ddp_course.ladder.tolerance import REORDERED, reordered
+from ddp_course.ladder.tolerance import REORDERED
 
 
 def fsdp_and_tensor(setting: Setting, world: World, clip: float | None = None) -> Comparison:
@@ -99,13 +99,13 @@ def fits_pipe(setting: Setting, ranks: int) -> Setting:
 
 
 TOPIC = "meshes"
-SHARDED = Rung("FSDP2 x tensor", TOPIC, fsdp_and_tensor, reordered, SHARDED_SUMS, fits=fits_tensor)
+SHARDED = Rung("FSDP2 x tensor", TOPIC, fsdp_and_tensor, SHARDED_SUMS, fits=fits_tensor)
 CLIPPED = replace(SHARDED, name="FSDP2 x tensor: clipping", run=partial(fsdp_and_tensor, clip=CLIP))
-THREE = Rung("data x pipeline x tensor", TOPIC, three_axes, reordered, SHARDED_SUMS, fits=fits_three)
+THREE = Rung("data x pipeline x tensor", TOPIC, three_axes, SHARDED_SUMS, fits=fits_three)
 RUNGS = [
     SHARDED,
     CLIPPED,
-    Rung("data x pipeline", TOPIC, replicated_pipelines, reordered, REORDERED, fits=fits_pipe),
+    Rung("data x pipeline", TOPIC, replicated_pipelines, REORDERED, fits=fits_pipe),
     THREE,
     mistake("data by global rank", "global_rank", SHARDED),
     mistake(

@@ -1,6 +1,7 @@
 """Rungs about Muon, whose step needs whole matrices: ZeRO-1 with an owner per matrix, and the mistake of sharding."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -13,7 +14,7 @@ from ddp_course.distributed.process_group import World
 from ddp_course.ladder.batch_rungs import data_parallel
 from ddp_course.ladder.comparison import Comparison, Rung, mistake
 from ddp_course.ladder.setting import Setting
-from ddp_course.ladder.tolerance import reordered
+from ddp_course.ladder.tolerance import REORDERED
 
 
 def muon(setting: Setting, world: World) -> Comparison:
@@ -53,9 +54,10 @@ class CutMuon(torch.optim.Muon):
             matrix.grad = None
 
 
-ROUNDED = (
-    "Muon rounds a gradient to bfloat16 before it makes it orthogonal, so gradients that differ by float64 roundoffs "
-    "lead to equal steps; the remaining error is as for SGD"
+ROUNDED = replace(
+    REORDERED,
+    because="Muon rounds a gradient to bfloat16 before it makes it orthogonal, so gradients that differ by float64 "
+    "roundoffs lead to equal steps; the remaining error is as for SGD",
 )
-MUON = Rung("by hand: ZeRO-1 of Muon", "shards", muon, reordered, ROUNDED)
+MUON = Rung("by hand: ZeRO-1 of Muon", "shards", muon, ROUNDED)
 RUNGS = [MUON, mistake("Muon on rows of matrices", "cut_matrices", MUON)]

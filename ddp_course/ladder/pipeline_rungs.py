@@ -27,7 +27,7 @@ from ddp_course.ladder.comparison import Comparison, Rung, Weights, mistake
 from ddp_course.ladder.models import build_minigpt
 from ddp_course.ladder.setting import Batch, Setting
 from ddp_course.ladder.sharded_layers import gathered_weights, shard_by_hand, squared_norm
-from ddp_course.ladder.tolerance import REORDERED, reordered
+from ddp_course.ladder.tolerance import REORDERED
 from ddp_course.models.minigpt import MiniGPT
 
 V_SCHEDULES = ("ZBVZeroBubble", "DualPipeV")  # in which rank 0 has the first and the last stage
@@ -170,7 +170,7 @@ def fits(setting: Setting, ranks: int, per_rank: int, replicas: int = 1) -> Sett
 def rung(name: str, per_rank: int = 1, title: str = "", **options) -> Rung:
     """A rung for torch's schedule `name` with `per_rank` stages per rank."""
     run = partial(one_pipeline, name=name, per_rank=per_rank, **options)
-    return Rung(title or name, "pipeline", run, reordered, REORDERED, fits=partial(fits, per_rank=per_rank))
+    return Rung(title or name, "pipeline", run, REORDERED, fits=partial(fits, per_rank=per_rank))
 
 
 GPIPE = rung("GPipe")

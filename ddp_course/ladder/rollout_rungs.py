@@ -15,7 +15,7 @@ from ddp_course.distributed.process_group import World
 from ddp_course.ladder.comparison import Comparison, Rung, mistake, summed_loss, train, train_reference
 from ddp_course.ladder.models import build
 from ddp_course.ladder.setting import Batch, Setting, global_batch, target_count
-from ddp_course.ladder.tolerance import REORDERED, reordered
+from ddp_course.ladder.tolerance import REORDERED
 
 ROUNDS = 1000  # more than a step needs: round r of step s draws global batch s * ROUNDS + r
 
@@ -65,7 +65,7 @@ def numbers_of_all_ranks(own: Iterable[int]) -> list[int]:
     return sum(gathered, [])
 
 
-DYNAMIC = Rung("dynamic sampling", "rollouts", dynamic_sampling, reordered, REORDERED)
+DYNAMIC = Rung("dynamic sampling", "rollouts", dynamic_sampling, REORDERED)
 RUNGS = [
     DYNAMIC,
     mistake("own windows as divisor", "own_divisor", DYNAMIC),

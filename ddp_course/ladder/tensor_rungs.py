@@ -19,7 +19,6 @@ from ddp_course.ladder.comparison import Comparison, Rung, Weights, mistake, wei
 from ddp_course.ladder.models import build_minigpt
 from ddp_course.ladder.setting import Batch, Setting, target_count
 from ddp_course.ladder.sharded_layers import gathered_weights, shard_by_hand, squared_norm
-from ddp_course.ladder.tolerance import reordered
 from ddp_course.models.minigpt import Attention, MiniGPT
 
 REPLICATED = Replicate()
@@ -137,15 +136,15 @@ def sequence(setting: Setting, world: World) -> Comparison:
 
 
 TOPIC = "tensor"
-BY_HAND = Rung("tensor: by hand", TOPIC, by_hand, reordered, SHARDED_SUMS, fits=with_heads)
-CLIPPED = Rung("tensor: clipping", TOPIC, partial(by_hand, clip=CLIP), reordered, SHARDED_SUMS, fits=with_heads)
-VOCABULARY = Rung("tensor: vocabulary", TOPIC, vocabulary, reordered, SHARDED_SUMS, fits=with_heads)
+BY_HAND = Rung("tensor: by hand", TOPIC, by_hand, SHARDED_SUMS, fits=with_heads)
+CLIPPED = Rung("tensor: clipping", TOPIC, partial(by_hand, clip=CLIP), SHARDED_SUMS, fits=with_heads)
+VOCABULARY = Rung("tensor: vocabulary", TOPIC, vocabulary, SHARDED_SUMS, fits=with_heads)
 RUNGS = [
     BY_HAND,
     CLIPPED,
-    Rung("tensor: torch", TOPIC, plain, reordered, SHARDED_SUMS, fits=with_heads),
+    Rung("tensor: torch", TOPIC, plain, SHARDED_SUMS, fits=with_heads),
     VOCABULARY,
-    Rung("tensor: sequence", TOPIC, sequence, reordered, SHARDED_SUMS, fits=with_tokens),
+    Rung("tensor: sequence", TOPIC, sequence, SHARDED_SUMS, fits=with_tokens),
     mistake("fused QKV cut as one", "fused_as_one", BY_HAND),
     mistake("no backward all-reduce", "no_backward_sum", BY_HAND),
     mistake("bias in each part", "bias_in_each_part", BY_HAND),
