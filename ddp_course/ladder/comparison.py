@@ -194,8 +194,9 @@ def compute_gradients(
             # The wrappers average over ranks, but the loss is the mean over all targets of the global batch.
             factor = world.size / global_target_count * (world.size if setting.fault == "sum_for_mean" else 1)
             (summed_loss(replica, inputs, targets) * factor).backward()
-    if setting.fault != "no_all_reduce":
-        finish_synchronization(replica)
+    # A by-hand wrapper waits for its gradients here; torch's DDP has waited within backward.
+    if setting.fault != "no_all_reduce" and hasattr(replica, "finish_gradient_synchronization"):
+        replica.finish_gradient_synchronization()
 
 
 def summed_loss(replica: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -204,12 +205,6 @@ def summed_loss(replica: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         return replica(inputs, targets)
     dummy = inputs.new_zeros(1, inputs.shape[1])
     return 0 * replica(dummy, dummy)
-
-
-def finish_synchronization(replica: nn.Module) -> None:
-    """Wait for the gradients of a by-hand wrapper; torch's DDP waits within backward."""
-    if hasattr(replica, "finish_gradient_synchronization"):
-        replica.finish_gradient_synchronization()
 
 
 def largest_gap(a: Weights, b: Weights) -> float:
