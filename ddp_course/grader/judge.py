@@ -8,12 +8,14 @@ import re
 import signal
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from ddp_doctor.explain.messages import SYMPTOMS
+from ddp_doctor.launch.first_failure import is_symptom
 
-from ddp_course.grader.answer_record import JobRecord, RankRecord, where
+from ddp_course.grader.answer_record import JobRecord, where
 from ddp_course.grader.answer_run import run_answers
 from ddp_course.grader.exercises import Exercise
+from ddp_course.grader.harness.notes import RankRecord
 from ddp_course.grader.verdict import CRASHED, NOT_ATTEMPTED, PASSED, WRONG, Verdict, Wrong, last_lines
 
 QUESTION_OF_SENDS = {
@@ -72,11 +74,10 @@ def _verdict(exercise: Exercise, path: Path, records: list[JobRecord]) -> Verdic
     for record in records:
         failure = None if record.job.may_fail else run_failure(record, path)
         if failure:
-            state, check, observed, look = failure
             printed = {
                 number: last_lines(rank.stdout) for number, rank in enumerate(record.ranks) if rank.stdout.strip()
             }
-            return Verdict(exercise.name, state, observed, look, check, printed=printed)
+            return Verdict(exercise.name, **failure._asdict(), printed=printed)
     facts = []
     for check in exercise.checks:
         try:
@@ -87,66 +88,94 @@ def _verdict(exercise: Exercise, path: Path, records: list[JobRecord]) -> Verdic
     return Verdict(exercise.name, PASSED, facts=facts)
 
 
-def run_failure(record: JobRecord, answer: Path) -> tuple[str, str, str, str] | None:
-    """(state, check, observed, look) of the verdict if the run itself failed, else None.
+class RunFailure(NamedTuple):
+    """Why the run itself failed: the fields of its Verdict."""
+
+    state: str
+    check: str
+    observed: str
+    look: str
+
+
+def run_failure(record: JobRecord, answer: Path) -> RunFailure | None:
+    """Why the run itself failed; None if it did not.
 
     It failed if it was not started, or if a rank raised, died, hung, exited early, lacked the function, or changed a
     tensor that was being sent.
     """
     if not record.started:
-        return WRONG, "does not end", "the time was used up before all of it had run", "what takes long in your answer"
+        observed = "the time was used up before all of it had run"
+        return RunFailure(WRONG, "does not end", observed, "what takes long in your answer")
     ranks = record.ranks
     raised = [number for number, rank in enumerate(ranks) if rank.raised]
-    causes = [number for number in raised if not is_symptom(ranks[number])]
+    # Not the ranks whose error only says that another rank was absent or had died.
+    causes = [number for number in raised if not is_symptom(ranks[number].raised["text"])]
     stubs = [number for number in causes if ranks[number].raised["not_implemented"]]
     died = [number for number, rank in enumerate(ranks) if _died(rank)]
+    prefix = call_prefix(record, (causes or died or raised or [0])[0])
     # A rank without the function exits; another one may fail to connect to it before it looks for the function itself.
     missing = next((rank.missing for rank in ranks if rank.missing), None)
-    prefix = call_prefix(record, (causes or died or raised or [0])[0])
     if missing:
         defined = ", ".join(missing["defined"]) or "no function"
         observed = f"{answer.name} defines no function {missing['function']}; it defines {defined}"
-        return WRONG, "function missing", observed, "the name in the question"
+        return RunFailure(WRONG, "function missing", observed, "the name in the question")
     if stubs:
-        return NOT_ATTEMPTED, "stub", _still_raises(answer, ranks[stubs[0]].raised["line"]), ""
+        return RunFailure(NOT_ATTEMPTED, "stub", _still_raises(answer, ranks[stubs[0]].raised["line"]), "")
     if causes:
-        error = ranks[causes[0]].raised
-        text = _first_line(error["text"])
-        if "File too large" in text:
-            text += " (a rank may print or write 64 MB)"
-        observed = f"{prefix}rank {causes[0]} raised {error['type']}: {text}"
-        look = f"{answer.name}, line {error['line']}: {error['code']}" if error["line"] else "the call and its result"
-        return CRASHED, "raises", observed, look
+        return _error(record, causes[0], prefix, answer)
     if died:
-        code, last_line = ranks[died[0]].exit_code, ranks[died[0]].stderr.strip().splitlines()[-1:]
-        if code < 0:
-            message = f": {_first_line(last_line[0])}" if last_line else ""
-            last = "" if code == -signal.SIGTERM else last_operation(ranks[died[0]])  # sent at any moment
-            killed = f"killed by {signal.Signals(-code).name}{last}"
-            observed = f"{prefix}rank {died[0]} was {killed}{message}"
-            look = "do all ranks start the same operations in one order, each with one size and dtype?"
-            if code == -signal.SIGTERM:
-                look = "what handles SIGTERM at that moment: the default ends the process"
-            return CRASHED, "dies", observed, look
-        observed = f"{prefix}rank {died[0]} left with exit code {code} before it was done"
-        return CRASHED, "leaves early", observed, "what ends the process there (exit, os._exit)"
+        return _death(record, died[0], prefix)
     if not record.finished:
-        return CRASHED, "dies", f"{prefix}the process that runs the ranks was killed", "what ends processes there"
+        observed = f"{prefix}the process that runs the ranks was killed"
+        return RunFailure(CRASHED, "dies", observed, "what ends processes there")
     if any(rank.stuck or rank.ended_by_grader for rank in ranks):
         how = "no end, and nothing moves" if record.stood_still else f"no end after {record.job.seconds:g} s"
-        return WRONG, "does not end", f"{prefix}{how}: {rank_positions(record)}", _where_to_look(record, answer)
+        return _hang(record, "does not end", f"{prefix}{how}", answer)
     if raised and not _returned(record, raised[0]) and not any(rank.ended for rank in ranks):
-        observed = f"{prefix}no end, until rank {raised[0]} would wait no longer: {rank_positions(record)}"
-        return WRONG, "does not end", observed, _where_to_look(record, answer)
+        return _hang(record, "does not end", f"{prefix}no end, until rank {raised[0]} would wait no longer", answer)
     if raised:
-        observed = f"{prefix}rank {raised[0]} lost contact: {rank_positions(record)}"
-        return WRONG, "loses contact", observed, _where_to_look(record, answer)
+        return _hang(record, "loses contact", f"{prefix}rank {raised[0]} lost contact", answer)
     for number, rank in enumerate(ranks):
         if rank.changed_sends:
             send = f"line {rank.changed_sends[0]} of {answer.name}"
             observed = f"{prefix}rank {number} changed a tensor before it had waited for the send of it in {send}"
-            return WRONG, "changes what it sends", observed, "what isend returns: its wait() comes before the change"
+            look = "what isend returns: its wait() comes before the change"
+            return RunFailure(WRONG, "changes what it sends", observed, look)
     return None
+
+
+def _error(record: JobRecord, number: int, prefix: str, answer: Path) -> RunFailure:
+    """The failure of a job in which rank `number` raised an error of its own."""
+    error = record.ranks[number].raised
+    text = _first_line(error["text"])
+    if "File too large" in text:
+        text += " (a rank may print or write 64 MB)"
+    observed = f"{prefix}rank {number} raised {error['type']}: {text}"
+    look = f"{answer.name}, line {error['line']}: {error['code']}" if error["line"] else "the call and its result"
+    return RunFailure(CRASHED, "raises", observed, look)
+
+
+def _death(record: JobRecord, number: int, prefix: str) -> RunFailure:
+    """The failure of a job in which a signal or an exit code ended rank `number`."""
+    rank = record.ranks[number]
+    if rank.exit_code >= 0:
+        observed = f"{prefix}rank {number} left with exit code {rank.exit_code} before it was done"
+        return RunFailure(CRASHED, "leaves early", observed, "what ends the process there (exit, os._exit)")
+    if rank.exit_code == -signal.SIGTERM:  # sent at any moment, so the last operation says nothing
+        last = ""
+        look = "what handles SIGTERM at that moment: the default ends the process"
+    else:
+        last = last_operation(rank)
+        look = "do all ranks start the same operations in one order, each with one size and dtype?"
+    last_line = rank.stderr.strip().splitlines()[-1:]
+    message = f": {_first_line(last_line[0])}" if last_line else ""
+    observed = f"{prefix}rank {number} was killed by {signal.Signals(-rank.exit_code).name}{last}{message}"
+    return RunFailure(CRASHED, "dies", observed, look)
+
+
+def _hang(record: JobRecord, check: str, observed: str, answer: Path) -> RunFailure:
+    """The failure of a job whose ranks waited: the verdict names the line or operation of each."""
+    return RunFailure(WRONG, check, f"{observed}: {rank_positions(record)}", _where_to_look(record, answer))
 
 
 def missing_wait(records: list[JobRecord]) -> str:
@@ -155,19 +184,14 @@ def missing_wait(records: list[JobRecord]) -> str:
         if record.job.may_fail:
             continue
         for number, rank in enumerate(record.ranks):
-            for op, line in rank.unwaited:
+            if rank.unwaited:
+                op, line = rank.unwaited[0]
                 return f"line {line}: it only starts {op}, and rank {number} never calls wait() on what it returns"
-            for op, line, read_line in rank.early_reads:
-                return (
-                    f"line {read_line}: it reads what {op} (line {line}) has only started to receive; "
-                    "wait() comes first"
-                )
+            if rank.early_reads:
+                op, line, read_line = rank.early_reads[0]
+                started = f"{op} (line {line}) has only started to receive"
+                return f"line {read_line}: it reads what {started}; wait() comes first"
     return ""
-
-
-def is_symptom(rank: RankRecord) -> bool:
-    """Whether the rank's error is only the consequence of another rank's absence or death."""
-    return bool(rank.raised) and any(symptom in rank.raised["text"] for symptom in SYMPTOMS)
 
 
 def call_prefix(record: JobRecord, number: int) -> str:
@@ -178,21 +202,21 @@ def call_prefix(record: JobRecord, number: int) -> str:
 
 def rank_positions(record: JobRecord) -> str:
     """Part of a sentence: the line or operation in which each rank was last, or that it had finished."""
-    texts = []
-    for number, rank in enumerate(record.ranks):
-        line = rank.raised["line"] if rank.raised else rank.line
-        last = rank.operations[-1][-1] if rank.operations[-1] else None
-        if rank.ended or (rank.sys_exit_code == 0 and not rank.stuck):
-            texts.append(f"rank {number} had finished")
-        elif _returned(record, number):
-            texts.append(f"rank {number} had returned")
-        elif line is None:
-            texts.append(f"rank {number} was in no line of the answer")
-        elif last and last.line == line:
-            texts.append(f"rank {number} was{last_operation(rank)}")
-        else:
-            texts.append(f"rank {number} was in line {line}")
-    return ", ".join(texts)
+    return ", ".join(f"rank {number} {_position(record, number)}" for number in range(record.job.world))
+
+
+def _position(record: JobRecord, number: int) -> str:
+    rank = record.ranks[number]
+    line = rank.raised["line"] if rank.raised else rank.line
+    if rank.ended or (rank.sys_exit_code == 0 and not rank.stuck):
+        return "had finished"
+    if _returned(record, number):
+        return "had returned"
+    if line is None:
+        return "was in no line of the answer"
+    if rank.operations[-1] and rank.operations[-1][-1].line == line:
+        return f"was{last_operation(rank)}"
+    return f"was in line {line}"
 
 
 def last_operation(rank: RankRecord) -> str:
