@@ -5,8 +5,10 @@ import sys
 
 import pytest
 
-from ddp_course.grader.answer_record import Call, Job, RankRecord, cases
+from ddp_course.grader.answer_record import cases
 from ddp_course.grader.answer_run import run_answers
+from ddp_course.grader.harness.job import Call, Job
+from ddp_course.grader.harness.notes import RankRecord
 from ddp_course.grader.judge import run_failure
 
 DRIVER = """

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from ddp_course.grader.answer_record import Job, read_record
+from ddp_course.grader.answer_record import read_record
+from ddp_course.grader.harness.job import Job
 from ddp_course.grader.harness.notes import TOO_LARGE, UNREADABLE, Notes, Operation, read_rank
 
 pytestmark = pytest.mark.smoke

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddp_course.grader.answer_record import Call, Job, cases
+from ddp_course.grader.answer_record import cases
 from ddp_course.grader.answer_run import run_answers
 from ddp_course.grader.harness import pending
+from ddp_course.grader.harness.job import Call, Job
 from ddp_course.grader.judge import missing_wait, run_failure
 
 EVERY_COLLECTIVE = """

@@ -19,11 +19,11 @@ from ddp_course.authoring.notebook_run import output_texts, read_notebook
 from ddp_course.base.errors import InputError
 from ddp_course.grader import answer_run
 from ddp_course.grader import check as checking
-from ddp_course.grader.answer_record import Call, Job, cases
+from ddp_course.grader.answer_record import cases
 from ddp_course.grader.answer_run import collective_logs, run_answers
 from ddp_course.grader.check import check, given_script, hint, load, main
 from ddp_course.grader.exercises import names
-from ddp_course.grader.harness.job import Ending
+from ddp_course.grader.harness.job import Call, Ending, Job
 from ddp_course.grader.judge import grade
 from ddp_course.grader.verdict import NotPassed, Verdict
 

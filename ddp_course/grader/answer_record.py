@@ -5,10 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ddp_course.grader.harness.job import Call, Ending, Job, LogsOf
+from ddp_course.grader.harness.job import Ending, Job
 from ddp_course.grader.harness.notes import Operation, RankRecord, read_rank
-
-__all__ = ["Call", "Case", "Job", "JobRecord", "LogsOf", "Operation", "RankRecord", "cases", "read_record", "where"]
 
 
 @dataclass

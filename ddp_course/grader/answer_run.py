@@ -13,8 +13,8 @@ from pathlib import Path
 
 from ddp_doctor.launch.supervised import supervised_environment, supervisor, until_the_end
 
-from ddp_course.grader.answer_record import Job, JobRecord, read_record
-from ddp_course.grader.harness.job import Task, run_key
+from ddp_course.grader.answer_record import JobRecord, read_record
+from ddp_course.grader.harness.job import Job, Task, run_key
 
 PACKAGE_FOLDER = Path(__file__).parents[2]
 START = "ddp_course.grader.harness.start"
@@ -36,16 +36,13 @@ def run_answers(
     the answers do, and leaves neither process nor file behind.
     """
     folder = Path(tempfile.mkdtemp(prefix="ddp_course_grade_"))
-    tasks: list[Task] = []
+    tasks: dict[tuple, Task] = {}  # by lane and run_key
     for answer_number, (answer, jobs, package) in enumerate(answers):
         lane = answer_number % lanes
-        jobs_of_lane = {task.job for task in tasks if task.lane == lane}
-        tasks += [
-            Task(job, Path(job.script or answer).resolve(), answer_number, lane, package)
-            for job in jobs
-            if not (job.script and job in jobs_of_lane)
-        ]
-    (folder / "tasks.pickle").write_bytes(pickle.dumps(tasks))
+        for job in jobs:
+            task = Task(job, Path(job.script or answer).resolve(), answer_number, lane, package)
+            tasks.setdefault((lane, run_key(job, answer_number)), task)
+    (folder / "tasks.pickle").write_bytes(pickle.dumps(list(tasks.values())))
     (folder / "tmp").mkdir()
     environment = supervised_environment() | {
         "OMP_NUM_THREADS": "1",
@@ -60,12 +57,9 @@ def run_answers(
     command = [*sandbox, sys.executable, "-P", "-m", START, str(folder)]
     with supervisor(command, environment, folder) as process:
         until_the_end(process, limit)
-        records = [read_record(folder / str(number), task.job) for number, task in enumerate(tasks)]
-    by_run = {
-        (task.lane, run_key(task.job, task.answer_number)): record for task, record in zip(tasks, records, strict=True)
-    }
+        records = {key: read_record(folder / str(number), tasks[key].job) for number, key in enumerate(tasks)}
     return [
-        [by_run[number % lanes, run_key(job, number)] for job in jobs] for number, (_, jobs, _) in enumerate(answers)
+        [records[number % lanes, run_key(job, number)] for job in jobs] for number, (_, jobs, _) in enumerate(answers)
     ]
 
 

@@ -22,8 +22,9 @@ from pathlib import Path
 from types import ModuleType
 
 from ddp_course.base.errors import InputError
-from ddp_course.grader.answer_record import Job, JobRecord
+from ddp_course.grader.answer_record import JobRecord
 from ddp_course.grader.answer_run import run_answers
+from ddp_course.grader.harness.job import Job
 from ddp_course.grader.vocabulary import Check
 
 SOLUTIONS = Path(__file__).resolve().parents[2] / "solutions"
@@ -68,15 +69,15 @@ class Exercise:
 
     @functools.cached_property
     def title(self) -> str:
-        return re.search(rf"^## Exercise {self.name}: (.+)$", self._prose(), re.MULTILINE)[1]
+        return re.search(rf"^## Exercise {self.name}: (.+)$", self._markdown(), re.MULTILINE)[1]
 
     @functools.cached_property
     def hints(self) -> list[str]:
         """The numbered list in the cell that begins with "**Hints for 05.3**"."""
-        listed = re.search(rf"^\*\*Hints for {self.name}\*\*\n(.+?)\n\n\n", self._prose(), re.MULTILINE | re.DOTALL)
+        listed = re.search(rf"^\*\*Hints for {self.name}\*\*\n(.+?)\n\n\n", self._markdown(), re.MULTILINE | re.DOTALL)
         return [text.strip() for text in re.split(r"^\d\. ", listed[1], flags=re.MULTILINE)[1:]]
 
-    def _prose(self):
+    def _markdown(self) -> str:
         """The Markdown of the notebook, with two blank lines after each cell."""
         cells = json.loads(self.folder.parent.with_suffix(".ipynb").read_text(encoding="utf-8"))["cells"]
         return "".join("".join(cell["source"]) + "\n\n\n" for cell in cells if cell["cell_type"] == "markdown")

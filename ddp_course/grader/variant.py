@@ -36,7 +36,8 @@ class Handouts:
             return verdict
         handout = self.folder / HANDOUT / load(verdict.question).answer_name
         changed = changed_lines(handout.read_text(encoding="utf-8"), answer.read_text(encoding="utf-8"))
-        if changed <= (allowed := self.allowed_changes[verdict.question]):
+        allowed = self.allowed_changes[verdict.question]
+        if changed <= allowed:
             return verdict
         observed = f"{changed} lines of code differ from the script that was handed out; at most {allowed} may"
         look = "the script as it was handed out: repair it, keep the rest"

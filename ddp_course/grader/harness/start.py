@@ -48,21 +48,23 @@ def main(folder: Path):
         lanes.setdefault(task.lane, []).append((number, task))
     if list(lanes) == [0]:
         return run_lane(folder, lanes[0])
-    processes = [CONTEXT.Process(target=run_lane, args=(folder, numbered)) for numbered in lanes.values()]
+    processes = [CONTEXT.Process(target=run_lane, args=(folder, lane_tasks)) for lane_tasks in lanes.values()]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
 
 
-def run_lane(folder: Path, numbered: list[tuple[int, Task]]):
-    """Run the tasks of a lane, pairs (number, task), one after the other, and write the Ending of each.
+def run_lane(folder: Path, numbered_tasks: list[tuple[int, Task]]):
+    """Run the tasks of a lane one after the other, and write the Ending of each.
 
     A task does not run if an earlier one of its answer has failed, or if the answer's time is used up.
     """
-    seconds_left, failed, logs = {task.answer_number: ANSWER_SECONDS for _, task in numbered}, set(), {}
+    seconds_left = {task.answer_number: ANSWER_SECONDS for _, task in numbered_tasks}
+    failed: set[int] = set()  # answer numbers
+    logs: dict[object, list[list[str]]] = {}  # the collectives of each run, by run_key
     stores = Stores()
-    for number, task in numbered:
+    for number, task in numbered_tasks:
         answer_number, job = task.answer_number, task.job
         limit = min(job.seconds, seconds_left[answer_number])
         if answer_number in failed or limit < 0.5:
