@@ -12,6 +12,7 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
@@ -48,17 +49,35 @@ PRE = (
 )
 
 
-class SourceView:
-    """A cell's output: HTML in a notebook, plain text in a terminal."""
+@dataclass(frozen=True)
+class Line:
+    """One line of the output: its number and sign, its code as text and as HTML, and the colour behind it."""
 
-    def __init__(self, text: str, page: str):
-        self.text, self.page = text, page
+    number: str
+    code: str = ""
+    styled: str = ""
+    tint: str = ""
+
+    def as_html(self) -> str:
+        """The line; its number is left out when a reader copies the text."""
+        number = f'<span style="color:{GREY};user-select:none">{self.number}</span>'
+        back = f";background-color:{self.tint}" if self.tint else ""
+        return f'<span style="display:block;padding:0 10px{back}">{number}{self.styled}\n</span>'
+
+
+class SourceView:
+    """A cell's output below a heading: HTML in a notebook, plain text in a terminal."""
+
+    def __init__(self, heading: str, lines: list[Line]):
+        self.heading, self.lines = heading, lines
 
     def _repr_html_(self) -> str:
-        return self.page
+        rows = "".join(line.as_html() for line in self.lines)
+        body = f'<pre style="{PRE}">{rows}</pre>' if rows else ""
+        return f'<div style="{BOX}"><div style="{HEAD}">{html.escape(self.heading)}</div>{body}</div>'
 
     def __repr__(self) -> str:
-        return self.text
+        return "\n".join([self.heading, *(f"{line.number}{line.code}".rstrip() for line in self.lines)])
 
 
 def show_source(obj_or_path, *, lines: tuple[int, int] | None = None) -> SourceView:
@@ -69,21 +88,17 @@ def show_source(obj_or_path, *, lines: tuple[int, int] | None = None) -> SourceV
     """
     if isinstance(obj_or_path, (str, Path)):
         name, first, code = _name(obj_or_path), 1, _read(obj_or_path)
-        styled_code = _highlight(Path(obj_or_path).name, code)
+        file_name = Path(obj_or_path).name
     else:
         name, first, code = _source_of(obj_or_path)
-        styled_code = _highlight("source.py", code)
-    numbered = list(enumerate(zip(code, styled_code, strict=True), start=first))
+        file_name = "source.py"
+    low, high = lines or (first, first + len(code) - 1)
     if lines is not None:
-        low, high = lines
         if not first <= low <= high < first + len(code):
             raise InputError(f"{name} has lines {first} to {first + len(code) - 1}; lines={lines} asks for others.")
-        numbered = numbered[low - first : high - first + 1]
         name += f", lines {low} to {high}"
-    width = len(str(numbered[-1][0])) if numbered else 1
-    text = "\n".join(f"{number:>{width}}  {plain}".rstrip() for number, (plain, _) in numbered)
-    body = [_line(f"{number:>{width}} ", styled) for number, (_, styled) in numbered]
-    return SourceView(f"{name}\n{text}", _page(name, body))
+    numbered = _numbered(file_name, code, len(str(high)), first=first)
+    return SourceView(name, numbered[low - first : high - first + 1])
 
 
 def show_diff(old_path: str | Path, new_path: str | Path) -> SourceView:
@@ -93,28 +108,20 @@ def show_diff(old_path: str | Path, new_path: str | Path) -> SourceView:
     Raises InputError if one of the files cannot be read.
     """
     old, new = _read(old_path), _read(new_path)
-    styled_old, styled_new = _highlight(Path(old_path).name, old), _highlight(Path(new_path).name, new)
     width = len(str(max(len(old), len(new))))
-    rows, texts, added, removed, next_line = [], [], 0, 0, 0
-    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
-    groups = list(matcher.get_grouped_opcodes(CONTEXT))
-    for group in groups:
-        _fold(rows, texts, group[0][1] - next_line)
+    removed = _numbered(Path(old_path).name, old, width, "- ", REMOVED)
+    added = _numbered(Path(new_path).name, new, width, "+ ", ADDED)
+    unchanged = _numbered(Path(new_path).name, new, width, "  ")
+    lines, next_line = [], 0
+    for group in difflib.SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(CONTEXT):
+        lines += _fold(group[0][1] - next_line)
         for tag, i1, i2, j1, j2 in group:
-            if tag == "equal":
-                chosen = [(" ", j + 1, new[j], styled_new[j], "") for j in range(j1, j2)]
-            else:
-                chosen = [("-", i + 1, old[i], styled_old[i], REMOVED) for i in range(i1, i2)]
-                chosen += [("+", j + 1, new[j], styled_new[j], ADDED) for j in range(j1, j2)]
-                removed, added = removed + i2 - i1, added + j2 - j1
-            for sign, number, plain, styled, tint in chosen:
-                rows.append(_line(f"{number:>{width}} {sign} ", styled, tint))
-                texts.append(f"{number:>{width}} {sign} {plain}".rstrip())
+            lines += unchanged[j1:j2] if tag == "equal" else removed[i1:i2] + added[j1:j2]
         next_line = group[-1][2]
-    _fold(rows, texts, len(old) - next_line)
-    changes = f"{_count(added)} added, {removed} removed" if groups else "no difference"
-    head = f"{_name(old_path)} → {_name(new_path)}: {changes}"
-    return SourceView("\n".join([head, *texts]), _page(head, rows))
+    lines += _fold(len(old) - next_line)
+    counts = [sum(line.tint == tint for line in lines) for tint in (ADDED, REMOVED)]
+    changes = f"{_count(counts[0])} added, {counts[1]} removed" if any(counts) else "no difference"
+    return SourceView(f"{_name(old_path)} → {_name(new_path)}: {changes}", lines)
 
 
 def write_script(notebook: str | Path, script: str) -> None:
@@ -142,11 +149,17 @@ def _count(lines: int) -> str:
     return f"{lines} line{'' if lines == 1 else 's'}"
 
 
-def _fold(rows: list[str], texts: list[str], lines: int) -> None:
-    """Add a row that says how many unchanged lines are hidden, if any."""
-    if lines:
-        texts.append(f"  ... {_count(lines)} unchanged")
-        rows.append(_line("", f'<span style="color:{GREY}">  ... {_count(lines)} unchanged</span>'))
+def _numbered(
+    file_name: str, code: list[str], width: int, sign: str = " ", tint: str = "", first: int = 1
+) -> list[Line]:
+    """The lines of a file, numbered from `first` in a column of `width` characters."""
+    numbered = enumerate(zip(code, _highlight(file_name, code), strict=True), first)
+    return [Line(f"{number:>{width}} {sign}", plain, styled, tint) for number, (plain, styled) in numbered]
+
+
+def _fold(count: int) -> list[Line]:
+    """A line that says how many unchanged lines are hidden, if any."""
+    return [Line(f"  ... {_count(count)} unchanged")] if count else []
 
 
 def _name(path: str | Path) -> str:
@@ -165,7 +178,7 @@ def _read(path: str | Path) -> list[str]:
         raise InputError(f"Cannot show {path}: {reason}; it should be a file of source code.") from error
 
 
-def _source_of(thing) -> tuple[str, int, list[str]]:
+def _source_of(thing: object) -> tuple[str, int, list[str]]:
     """The name to show, the number of the first line, and the lines of a function, class or module."""
     thing = inspect.unwrap(thing) if callable(thing) else thing
     try:
@@ -203,15 +216,3 @@ def _highlight(name: str, code: list[str]) -> list[str]:
             safe = html.escape(part, quote=False)
             lines[-1] += f'<span style="color:{colour}">{safe}</span>' if colour and part.strip() else safe
     return lines[: len(code)]
-
-
-def _line(number: str, styled: str, tint: str = "") -> str:
-    """One line of code; its number is left out when a reader copies the text."""
-    gutter = f'<span style="color:{GREY};user-select:none">{number}</span>'
-    back = f";background-color:{tint}" if tint else ""
-    return f'<span style="display:block;padding:0 10px{back}">{gutter}{styled}\n</span>'
-
-
-def _page(head: str, rows: list[str]) -> str:
-    body = f'<pre style="{PRE}">{"".join(rows)}</pre>' if rows else ""
-    return f'<div style="{BOX}"><div style="{HEAD}">{html.escape(head)}</div>{body}</div>'
