@@ -21,7 +21,8 @@ from PIL import Image, ImageChops, ImageStat
 from ddp_course.base.errors import InputError
 from ddp_course.base.quantity import format_number, quantity, with_prefix
 from ddp_course.lab import figures
-from ddp_course.lab.figures.style import ink_on, spread_out
+from ddp_course.lab.figures.labels import spread_out
+from ddp_course.lab.figures.style import ink_on
 
 pytestmark = pytest.mark.smoke
 

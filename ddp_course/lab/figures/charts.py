@@ -7,7 +7,8 @@ from pathlib import Path
 from ddp_course.base.errors import InputError
 from ddp_course.base.json_file import parse
 from ddp_course.base.quantity import format_number, is_number, plain
-from ddp_course.lab.figures.style import DARK, NEUTRAL, colour_named, new_figure, spread_out
+from ddp_course.lab.figures.labels import name_rows, spread_out
+from ddp_course.lab.figures.style import DARK, NEUTRAL, colour_named, new_figure
 
 ONE_CURVE = {"color": "#30475E", "linewidth": 2.0, "linestyle": "-"}
 # The first is thick and pale, later ones are thin and dark, so that two curves that coincide are both visible.
@@ -137,10 +138,8 @@ def bars(values: dict, title: str, unit: str):
         end = (max(0.0, middle + (spread or 0)), row)
         offset = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
         axes.annotate(f"{text} {unit}".rstrip(), end, color=DARK, **offset)
-    axes.set_yticks(range(len(values)), [textwrap.fill(str(name), 30) for name in values], parse_math=False)
-    axes.tick_params(axis="y", length=0)
-    axes.set_ylim(len(values) - 0.5, -0.5)
+    name_rows(axes, [textwrap.fill(str(name), 30) for name in values])
     axes.xaxis.set_visible(False)
-    axes.spines[["left", "bottom"]].set_visible(False)
+    axes.spines.bottom.set_visible(False)
     axes.axvline(0, color="#8A8A8A", linewidth=0.8)
     return figure

@@ -32,8 +32,9 @@ def choices(cells: dict, title: str, row: str, column: str, nothing: str = ""):
         axes.text(x, y, textwrap.fill(word, CHARACTERS), ha="center", va="center", fontsize=8, color=ink_on(colour))
     axes.set_xticks(range(len(columns)), [f"{key:,}" if isinstance(key, int) else str(key) for key in columns])
     axes.set_yticks(range(len(rows)), [str(key) for key in rows], parse_math=False)
-    axes.set_xlim(-0.5, len(columns) - 0.5), axes.set_ylim(-0.5, len(rows) - 0.5)
+    axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(-0.5, len(rows) - 0.5))
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    axes.set_xlabel(column, loc="left"), axes.set_ylabel(row, loc="top")
+    axes.set_xlabel(column, loc="left")
+    axes.set_ylabel(row, loc="top")
     return figure

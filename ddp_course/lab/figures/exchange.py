@@ -4,7 +4,8 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from ddp_course.base.errors import InputError
 from ddp_course.base.quantity import format_number
-from ddp_course.lab.figures.style import DARK, MUTED, WIDTH, ink_on, new_canvas, rank_colour, text_width
+from ddp_course.lab.figures.labels import text_width
+from ddp_course.lab.figures.style import DARK, MUTED, WIDTH, ink_on, new_canvas, rank_colour
 
 COMBINED = "#DEDEDE"
 FONT = 10.5  # points

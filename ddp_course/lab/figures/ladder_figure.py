@@ -31,21 +31,25 @@ def read_ladder(*paths: Path | str) -> list[dict]:
     return records
 
 
+def different_rungs(records: list[dict]) -> list[str]:
+    """The names, sorted, of the rungs with a gap beyond its tolerance."""
+    return sorted({record["rung"] for record in records if record["gap"] > record["tolerance"]})
+
+
 def headline(records: list[dict]) -> str:
     """A sentence for the title: how many rungs are equal and bounded, and which are different.
 
     More than MAX_NAMED different rungs are only counted, and those named that were not expected to differ.
     """
     names = {record["rung"] for record in records}
-    beyond_tolerance = [record for record in records if record["gap"] > record["tolerance"]]
-    different = sorted({record["rung"] for record in beyond_tolerance})
+    different = different_rungs(records)
     sizes = sorted({record["world_size"] for record in records})
     several = f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]}" if len(sizes) > 1 else str(sizes[0])
     bounded = {record["rung"] for record in records if record.get("expected") == "bounded"} - set(different)
     middle = f", {len(bounded)} bounded" if bounded else ""
     end = f"; {' and '.join(different)} {'is' if len(different) == 1 else 'are'} different" if different else ""
     if len(different) > MAX_NAMED:
-        unexpected = sorted({record["rung"] for record in beyond_tolerance if not record.get("as_expected")})
+        unexpected = different_rungs([record for record in records if not record.get("as_expected")])
         expectation = f"not expected: {', '.join(unexpected)}" if unexpected else "as expected"
         end = f"; {len(different)} are different, {expectation}"
     equal = len(names) - len(different) - len(bounded)
@@ -62,6 +66,7 @@ def ladder(records: list[dict], title: str | None = None):
     if not records:
         raise InputError("the ladder needs at least one record, got none")
     rungs = list({record["rung"]: record["topic"] for record in records}.items())
+    different = different_rungs(records)
     sizes = sorted({record["world_size"] for record in records})
     numbers = [value for record in records for value in (record["gap"], record["tolerance"]) if 0 < value < 1e300]
     low, high = min(numbers, default=1e-17), max(numbers, default=1.0)
@@ -72,7 +77,7 @@ def ladder(records: list[dict], title: str | None = None):
     axes.axvline(low / 14, color="#BDBDBD", linewidth=0.8, linestyle=":")
     for row, (name, topic) in enumerate(rungs):
         rung_records = [record for record in records if record["rung"] == name]
-        if any(record["gap"] > record["tolerance"] for record in rung_records):
+        if name in different:
             axes.axhspan(row - 0.5, row + 0.5, color="#FBE3D6", zorder=0)
         elif row % 2:
             axes.axhspan(row - 0.5, row + 0.5, color=PALE, alpha=0.55, zorder=0)
@@ -90,7 +95,7 @@ def ladder(records: list[dict], title: str | None = None):
             axes.text(1.01, row, topic, transform=axes.get_yaxis_transform(), va="center", color=MUTED, fontsize=8.5)
     axes.set_yticks(range(len(rungs)), [name for name, _ in rungs], fontsize=8.5, parse_math=False)
     for label, (name, _) in zip(axes.get_yticklabels(), rungs, strict=True):
-        if any(record["gap"] > record["tolerance"] for record in records if record["rung"] == name):
+        if name in different:
             label.set(color=BROKEN, fontweight="bold")
     axes.tick_params(axis="y", length=0)
     exponents = [e for e in range(-20, 6, 4) if low / 3 <= 10.0**e <= right]

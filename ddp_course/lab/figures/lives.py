@@ -5,7 +5,8 @@ from itertools import pairwise
 from matplotlib.patches import Patch
 
 from ddp_course.base.errors import InputError
-from ddp_course.lab.figures.style import DARK, NEUTRAL, PALE, RANK_COLOURS, new_figure
+from ddp_course.lab.figures.labels import name_rows
+from ddp_course.lab.figures.style import DARK, HATCHED, NEUTRAL, PALE, RANK_COLOURS, new_figure
 
 COLOURS = {"start": PALE, "load": NEUTRAL, "step": RANK_COLOURS[0], "again": RANK_COLOURS[1], "save": DARK}
 WORDS = {
@@ -54,10 +55,8 @@ def lives(events: list[dict], title: str):
                 shown.add(state)
                 span = (begin, following["time"] - event["time"])
                 axes.broken_barh([span], (row - 0.35, 0.7), facecolor=COLOURS[state], **_edge(state))
-    axes.set_yticks(range(len(lanes)), [f"rank {lane}" if lane.isdigit() else f"node {lane}" for lane in lanes])
-    axes.set_ylim(len(lanes) - 0.5, -0.75)
-    axes.tick_params(axis="y", length=0)
-    axes.spines.left.set_visible(False)
+    # Room on top for what marks the events of the first lane.
+    name_rows(axes, [f"rank {lane}" if lane.isdigit() else f"node {lane}" for lane in lanes], top=-0.75)
     axes.set_xlabel("seconds since the first process", loc="left")
     states = [state for state in COLOURS if state in shown]
     figure.legend(
@@ -71,4 +70,4 @@ def lives(events: list[dict], title: str):
 
 
 def _edge(state: str) -> dict:
-    return {"hatch": "////", "edgecolor": "#C2C2C2", "linewidth": 0} if state == "start" else {"linewidth": 0}
+    return {"linewidth": 0, **(HATCHED if state == "start" else {})}

@@ -5,7 +5,8 @@ import textwrap
 from matplotlib.patches import Rectangle
 
 from ddp_course.base.errors import InputError
-from ddp_course.lab.figures.style import MUTED, ink_on, label_inside, new_figure, rank_colour
+from ddp_course.lab.figures.labels import label_inside
+from ddp_course.lab.figures.style import MUTED, ink_on, new_figure, rank_colour
 
 ROW = 0.42  # inches
 NUMBERS, TICKS = 50, 34  # the most samples at which a cell has room for its rank's number, and for a tick

@@ -4,7 +4,8 @@ import textwrap
 
 from ddp_course.base.errors import InputError
 from ddp_course.base.quantity import is_number
-from ddp_course.lab.figures.style import DARK, NEUTRAL, PALE, RANK_COLOURS, ink_on, label_inside, new_figure, text_width
+from ddp_course.lab.figures.labels import label_inside, name_rows, text_width
+from ddp_course.lab.figures.style import DARK, NEUTRAL, PALE, RANK_COLOURS, ink_on, new_figure
 
 COLOURS = [RANK_COLOURS[1], RANK_COLOURS[4], RANK_COLOURS[0], DARK, NEUTRAL, PALE, *RANK_COLOURS[2:4]]
 LABEL = 8  # points
@@ -33,10 +34,8 @@ def stacked_bars(rows: dict, title: str, unit: str):
             range(len(rows)), values, left=left, height=0.66, color=colour, label=part, edgecolor="white", linewidth=0.7
         )
         left = [start + value for start, value in zip(left, values, strict=True)]
-    axes.set_yticks(range(len(rows)), [textwrap.fill(str(name), 26) for name in rows], parse_math=False)
-    axes.set_ylim(len(rows) - 0.5, -0.5), axes.set_xlim(0, 1.02 * max(left) or 1)
-    axes.tick_params(axis="y", length=0)
-    axes.spines.left.set_visible(False)
+    name_rows(axes, [textwrap.fill(str(name), 26) for name in rows])
+    axes.set_xlim(0, 1.02 * max(left) or 1)
     axes.set_xlabel(unit, loc="left")
     figure.legend(loc="outside lower left", ncols=len(parts), fontsize=8, columnspacing=1.2, handlelength=1.2)
     _label_parts(figure, axes, rows, parts)

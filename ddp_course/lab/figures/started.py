@@ -3,7 +3,8 @@
 from matplotlib.patches import Rectangle
 
 from ddp_course.base.errors import InputError
-from ddp_course.lab.figures.style import DARK, MUTED, WIDTH, ink_on, new_canvas, rank_colour, text_width
+from ddp_course.lab.figures.labels import text_width
+from ddp_course.lab.figures.style import DARK, MUTED, WIDTH, ink_on, new_canvas, rank_colour
 
 LABELS, MARGIN, GAP = 0.75, 0.12, 0.08  # inches
 HEAD, BOX, LANE = 0.28, 0.36, 0.82  # inches: the row of numbers, a box, a lane with the text below its boxes

@@ -27,6 +27,7 @@ DARK = "#2B2B2B"
 MUTED = "#6E6E6E"
 PALE = "#EFEFEF"
 NEUTRAL = "#7A8794"
+HATCHED = {"hatch": "////", "edgecolor": "#C2C2C2"}  # of a bar in which a process only waits or starts
 
 
 def rank_colour(rank: int) -> str:
@@ -132,32 +133,3 @@ def new_canvas(title: str, height: float):
     axes.set(xlim=(0, WIDTH), ylim=(height, 0))
     axes.axis("off")
     return figure, axes
-
-
-def text_width(figure, text: str, size: float) -> float:
-    """The width of `text` in pixels, in the figure's font at `size` points."""
-    probe = figure.text(0, 0, text, fontsize=size)
-    width = probe.get_window_extent().width
-    probe.remove()
-    return width
-
-
-def label_inside(axes, x: float, y: float, text: object, size: float, ink: str, **more) -> None:
-    """Write a text centred at (x, y), the middle of a bar or a cell. more: arguments of `Axes.text`."""
-    axes.text(x, y, text, ha="center", va="center_baseline", fontsize=size, color=ink, **more)
-
-
-def spread_out(targets: list[float], heights: list[float], top: float) -> list[float]:
-    """Centres near `targets` for labels of these heights, so that no two overlap and none extends above `top`.
-
-    Of several labels with the same target, the first is the highest.
-    """
-    order = sorted(range(len(targets)), key=lambda i: (targets[i], -i))
-    centres = list(targets)
-    for below, above in zip(order, order[1:], strict=False):
-        centres[above] = max(centres[above], centres[below] + (heights[below] + heights[above]) / 2)
-    ceiling = top
-    for label in reversed(order):
-        centres[label] = min(centres[label], ceiling - heights[label] / 2)
-        ceiling = centres[label] - heights[label] / 2
-    return centres

@@ -5,10 +5,10 @@ from matplotlib.patches import Patch
 
 from ddp_course.base.errors import InputError
 from ddp_course.base.quantity import is_number
-from ddp_course.lab.figures.style import DARK, MUTED, PALE, ink_on, label_inside, new_figure, rank_colour, text_width
+from ddp_course.lab.figures.labels import label_inside, name_rows, text_width
+from ddp_course.lab.figures.style import DARK, HATCHED, MUTED, PALE, ink_on, new_figure, rank_colour
 
 KINDS = ("compute", "communication", "idle")
-HATCHED = {"hatch": "////", "edgecolor": "#C2C2C2"}  # idle
 LANE = 0.46  # inches of a lane
 LABEL = 8  # points
 SPARSE = 40  # the most events of one kind in a lane for which each is drawn at least one pixel wide
@@ -87,11 +87,8 @@ def rank_lanes(lanes: dict, title: str):
     panels[-1].set_xlabel(f"{unit} since the first event", loc="left")
     for axes, (group, ranks) in zip(panels, groups.items(), strict=True):
         axes.set_title(str(group), parse_math=False)
-        axes.set_yticks(range(len(ranks)), [f"rank {rank}" for rank in ranks])
-        axes.set_ylim(len(ranks) - 0.5, -0.5)
-        axes.tick_params(axis="y", length=0)
+        name_rows(axes, [f"rank {rank}" for rank in ranks])
         axes.tick_params(axis="x", labelbottom=axes is panels[-1], length=3 if axes is panels[-1] else 0)
-        axes.spines.left.set_visible(False)
     _legend(figure, groups)
     figure.draw_without_rendering()  # settles the layout, so that the width of a pixel is known
     for axes, ranks in zip(panels, groups.values(), strict=True):
