@@ -15,7 +15,8 @@ MOST_MICRO_BATCHES = 64  # and most stages, that a page can draw
 def gpipe(stages: int, micro_batches: int) -> list[list[dict]]:
     """The events of each rank: all forwards, then all backwards."""
     numbers = range(micro_batches)
-    return [[_event(kind, number) for kind in ("forward", "backward") for number in numbers] for _ in range(stages)]
+    order = [{"kind": kind, "number": number} for kind in ("forward", "backward") for number in numbers]
+    return [order] * stages
 
 
 def one_f_one_b(stages: int, micro_batches: int) -> list[list[dict]]:
@@ -23,17 +24,14 @@ def one_f_one_b(stages: int, micro_batches: int) -> list[list[dict]]:
     ranks = []
     for rank in range(stages):
         ahead = min(stages - 1 - rank, micro_batches)
-        turns = [(("forward", number + ahead), ("backward", number)) for number in range(micro_batches)]
-        order = [("forward", number) for number in range(ahead)] + [action for turn in turns for action in turn]
-        ranks.append([_event(kind, number) for kind, number in order if number < micro_batches])
+        order = [("forward", number) for number in range(ahead)]
+        for number in range(micro_batches):
+            order += [("forward", number + ahead), ("backward", number)]
+        ranks.append([{"kind": kind, "number": number} for kind, number in order if number < micro_batches])
     return ranks
 
 
 SCHEDULES = {"gpipe": gpipe, "1f1b": one_f_one_b}
-
-
-def _event(kind: str, number: int) -> dict:
-    return {"kind": kind, "number": number}
 
 
 def timed(ranks: Sequence[Sequence[dict]], factors: Sequence[float] = ()) -> list[list[dict]]:
@@ -45,7 +43,6 @@ def timed(ranks: Sequence[Sequence[dict]], factors: Sequence[float] = ()) -> lis
     """
     orders = [[(e.get("stage", rank), e["number"], e["kind"]) for e in events] for rank, events in enumerate(ranks)]
     previous = {action: earlier for order in orders for earlier, action in zip([None, *order], order, strict=False)}
-
     sent_after = {
         action: following
         for events, order in zip(ranks, orders, strict=True)
@@ -61,18 +58,20 @@ def timed(ranks: Sequence[Sequence[dict]], factors: Sequence[float] = ()) -> lis
     @cache
     def end(action: tuple[int, int, str]) -> float:
         stage, number, kind = action
-        inputs = {"forward": [(stage - 1, number, "forward")], "weights": []}.get(
-            kind, [(stage + 1, number, "backward"), (stage + 1, number, "input")]
-        )
+        inputs = []
+        if kind == "forward":
+            inputs = [(stage - 1, number, "forward")]
+        elif kind != "weights":
+            inputs = [(stage + 1, number, "backward"), (stage + 1, number, "input")]
         needed = [previous[action], *(sent_after.get(source, source) for source in inputs)]
         return lengths[action] + max((end(earlier) for earlier in needed if earlier in previous), default=0)
 
     return [
         [
             event | {"start": end(action) - lengths[action], "end": end(action)}
-            for event, action in zip(*pair, strict=True)
+            for event, action in zip(events, order, strict=True)
         ]
-        for pair in zip(ranks, orders, strict=True)
+        for events, order in zip(ranks, orders, strict=True)
     ]
 
 
