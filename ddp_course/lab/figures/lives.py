@@ -8,13 +8,12 @@ from ddp_course.base.errors import InputError
 from ddp_course.lab.figures.labels import name_rows
 from ddp_course.lab.figures.style import DARK, HATCHED, NEUTRAL, PALE, RANK_COLOURS, new_figure
 
-COLOURS = {"start": PALE, "load": NEUTRAL, "step": RANK_COLOURS[0], "again": RANK_COLOURS[1], "save": DARK}
-WORDS = {
-    "start": "Python, torch, rendezvous",
-    "load": "loading",
-    "step": "steps",
-    "again": "steps again",
-    "save": "saving",
+LOOKS = {  # of the bars of a state
+    "start": {"label": "Python, torch, rendezvous", "facecolor": PALE, **HATCHED},
+    "load": {"label": "loading", "facecolor": NEUTRAL},
+    "step": {"label": "steps", "facecolor": RANK_COLOURS[0]},
+    "again": {"label": "steps again", "facecolor": RANK_COLOURS[1]},
+    "save": {"label": "saving", "facecolor": DARK},
 }
 MARKED = ("killed", "SIGTERM")
 
@@ -30,9 +29,9 @@ def lives(events: list[dict], title: str):
     """
     if not events:
         raise InputError("lives needs at least one event, got none.")
-    lanes = {str(event["lane"]): [] for event in sorted(events, key=lambda event: str(event["lane"]))}
-    for event in events:
-        lanes[str(event["lane"])].append(event)
+    lanes = {}
+    for event in sorted(events, key=lambda event: str(event["lane"])):
+        lanes.setdefault(str(event["lane"]), []).append(event)
     figure, axes = new_figure(title, 1.1 + 0.5 * len(lanes))
     zero, shown = events[0]["time"], set()
     for row, lane_events in enumerate(lanes.values()):
@@ -42,7 +41,7 @@ def lives(events: list[dict], title: str):
             if what == "step":
                 state = "again" if event["step"] <= highest_step else "step"
                 highest_step = max(highest_step, event["step"])
-            elif what in COLOURS:
+            elif what in LOOKS:
                 state = what
             elif what in ("killed", "exit"):
                 state = None
@@ -54,20 +53,10 @@ def lives(events: list[dict], title: str):
             if state and following and following["what"] != "start":
                 shown.add(state)
                 span = (begin, following["time"] - event["time"])
-                axes.broken_barh([span], (row - 0.35, 0.7), facecolor=COLOURS[state], **_edge(state))
+                axes.broken_barh([span], (row - 0.35, 0.7), linewidth=0, **LOOKS[state])
     # Room on top for what marks the events of the first lane.
     name_rows(axes, [f"rank {lane}" if lane.isdigit() else f"node {lane}" for lane in lanes], top=-0.75)
     axes.set_xlabel("seconds since the first process", loc="left")
-    states = [state for state in COLOURS if state in shown]
-    figure.legend(
-        [Patch(facecolor=COLOURS[state], **_edge(state)) for state in states],
-        [WORDS[state] for state in states],
-        ncols=5,
-        loc="outside lower left",
-        fontsize=8,
-    )
+    handles = [Patch(linewidth=0, **look) for state, look in LOOKS.items() if state in shown]
+    figure.legend(handles=handles, ncols=5, loc="outside lower left", fontsize=8)
     return figure
-
-
-def _edge(state: str) -> dict:
-    return {"linewidth": 0, **(HATCHED if state == "start" else {})}
