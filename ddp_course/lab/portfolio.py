@@ -59,7 +59,7 @@ def collect(script: Path, arguments: list[str], seconds: float) -> dict:
     """The content of the page, as JSON values."""
     runs = {nproc: losses(script, arguments, nproc, seconds) for nproc in (1, 2, 3)}
     folder = os.environ.get(VARIABLE, "progress")
-    checked = [line for line in read(Path(folder)) if line["kind"] == "checked"]
+    checked = [event for event in read(Path(folder)) if event["kind"] == "checked"]
     return {
         "made": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         "machine": str(describe()),
@@ -68,7 +68,7 @@ def collect(script: Path, arguments: list[str], seconds: float) -> dict:
         "arguments": arguments,
         "losses": runs,
         "doctor": checklist(script, arguments, seconds),
-        "exercises passed": sorted({line["question"] for line in checked if line["state"] == "passed"}),
+        "exercises passed": sorted({event["question"] for event in checked if event["state"] == "passed"}),
     }
 
 

@@ -35,34 +35,34 @@ def table(folder: Path, root: Path = ROOT) -> Markdown:
 
     folder: that of the progress file, one level below `root`; links are relative to it.
     """
-    lines = read(folder)
+    events = read(folder)
     rows = ["| notebook | what it answers | | predictions | exercises |", "|---|---|---|---|---|"]
     for number, title, path, exercises in lessons(root):
-        notebook_lines = [line for line in lines if line["notebook"] == f"notebooks/{path.name}"]
-        state = "begun" if notebook_lines else ""
-        if any(line["kind"] == "finished" for line in notebook_lines):
+        notebook_events = [event for event in events if event["notebook"] == f"notebooks/{path.name}"]
+        state = "begun" if notebook_events else ""
+        if any(event["kind"] == "finished" for event in notebook_events):
             state = "finished"
         link = f"[{number} {title}](../notebooks/{path.name})"
-        answered, checked = predictions(notebook_lines), checks(number, exercises, lines)
+        answered, checked = predictions(notebook_events), checks(number, exercises, events)
         rows.append(f"| {link} | {ANSWERS[number]} | {state} | {answered} | {checked} |")
-    return Markdown("\n".join([summary(lines), "", *rows]))
+    return Markdown("\n".join([summary(events), "", *rows]))
 
 
-def predictions(lines: list[dict]) -> str:
+def predictions(events: list[dict]) -> str:
     """How many of the notebook's questions have a prediction, such as "2 of 3"; "" if none was asked yet."""
-    last = {line["question"]: line for line in lines if line["kind"] in ("predicted", "measured")}
-    answered = sum(line.get("prediction") != NOT_PREDICTED for line in last.values())
+    last = {event["question"]: event for event in events if event["kind"] in ("predicted", "measured")}
+    answered = sum(event.get("prediction") != NOT_PREDICTED for event in last.values())
     return f"{answered} of {len(last)}" if last else ""
 
 
-def checks(number: str, exercises: Path | None, lines: list[dict]) -> str:
+def checks(number: str, exercises: Path | None, events: list[dict]) -> str:
     """A link to a notebook's exercises, and each checked question: "passed" if it ever was, else its last state."""
     if exercises is None:
         return ""
     states: dict[str, list[str]] = {}
-    for line in lines:
-        if line["kind"] == "checked" and line["question"].startswith(f"{number}."):
-            states.setdefault(line["question"], []).append(line["state"])
+    for event in events:
+        if event["kind"] == "checked" and event["question"].startswith(f"{number}."):
+            states.setdefault(event["question"], []).append(event["state"])
     best = [
         f"{name} {'passed' if 'passed' in question_states else question_states[-1]}"
         for name, question_states in sorted(states.items())
@@ -70,14 +70,14 @@ def checks(number: str, exercises: Path | None, lines: list[dict]) -> str:
     return ", ".join([f"[exercises](../exercises/{exercises.name})", *best])
 
 
-def summary(lines: list[dict]) -> str:
+def summary(events: list[dict]) -> str:
     """A sentence: the numbers of finished notebooks and passed questions, and the last notebook used."""
-    passed = {line["question"] for line in lines if line["kind"] == "checked" and line["state"] == "passed"}
-    finished = {line["notebook"] for line in lines if line["kind"] == "finished"}
-    names = [line["notebook"] for line in lines if line["notebook"]]
-    if not lines:
+    passed = {event["question"] for event in events if event["kind"] == "checked" and event["state"] == "passed"}
+    finished = {event["notebook"] for event in events if event["kind"] == "finished"}
+    names = [event["notebook"] for event in events if event["notebook"]]
+    if not events:
         return "Nothing yet. Begin with [00, your lab](../notebooks/00_your_lab.ipynb)."
-    last = f" The last one at work: {names[-1]}." if names else ""
+    last = f" Last used: {names[-1]}." if names else ""
     return f"{len(finished)} notebook(s) finished, {len(passed)} question(s) passed.{last}"
 
 
