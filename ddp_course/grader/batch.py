@@ -78,13 +78,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         options = parser.parse_args(arguments)
         students = answers_by_student(options.answers)
-        questions = questions_to_grade(options.questions, students)
-        handouts = options.variant and read_handouts(options.variant)
-        if handouts:
-            missing = [question for question in options.questions or () if question not in handouts.allowed_changes]
-            if missing:
-                raise InputError(f"{options.variant} holds no script for {', '.join(missing)}")
-            questions = [question for question in questions if question in handouts.allowed_changes]
+        handouts = read_handouts(options.variant) if options.variant else None
+        questions = questions_to_grade(options.questions, students, handouts)
         points = read_points(options.points, questions)
         if not options.seconds > 0:
             raise InputError(f"--seconds is a time above 0, got {options.seconds:g}")
@@ -127,14 +122,23 @@ def answers_by_student(folder: Path) -> dict[str, dict[str, Path]]:
     return students
 
 
-def questions_to_grade(named: list[str] | None, students: dict[str, dict[str, Path]]) -> list[str]:
-    """The questions named on the command line, or all that students answered, sorted.
+def questions_to_grade(
+    named: list[str] | None, students: dict[str, dict[str, Path]], handouts: Handouts | None
+) -> list[str]:
+    """The questions named on the command line, or all that students answered, sorted; of `handouts` those in it.
 
-    Raises InputError for a question that does not exist.
+    Raises InputError for a named question that does not exist, or is not in `handouts`.
     """
-    if named is not None:
-        return [load(question).name for question in named]
-    return sorted({question for answers in students.values() for question in answers})
+    if named:
+        questions = [load(question).name for question in named]
+    else:
+        questions = sorted({question for answers in students.values() for question in answers})
+    if handouts is None:
+        return questions
+    missing = [question for question in questions if question not in handouts.allowed_changes]
+    if named and missing:
+        raise InputError(f"{handouts.folder} holds no script for {', '.join(missing)}")
+    return [question for question in questions if question not in missing]
 
 
 def read_points(words: list[str], questions: list[str]) -> dict[str, float]:
