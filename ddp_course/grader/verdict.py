@@ -78,21 +78,27 @@ class Verdict:
             f'<span style="white-space:pre-wrap">{html.escape(text)}</span></div>'
             for label, text in self.rows()
         )
-        return f'<div style="border-left:4px solid {colour};padding:2px 0 4px 12px;margin:4px 0">{head}{body}</div>'
+        return _box(colour, head + body)
 
 
+@dataclass(repr=False)
 class Hint:
-    """One hint, as a cell shows it."""
+    """Hint `number` of the `count` hints of a question, which a notebook cell shows as HTML."""
 
-    def __init__(self, text: str, number: int, count: int):
-        self.text, self.number, self.count = text, number, count
+    text: str
+    number: int
+    count: int
 
     def __repr__(self) -> str:
         return f"Hint {self.number} of {self.count}: {self.text}"
 
     def _repr_html_(self) -> str:
-        head = f"<b>Hint {self.number} of {self.count}.</b> {html.escape(self.text)}"
-        return f'<div style="border-left:4px solid #1E7BD2;padding:2px 0 4px 12px;margin:4px 0">{head}</div>'
+        return _box("#1E7BD2", f"<b>Hint {self.number} of {self.count}.</b> {html.escape(self.text)}")
+
+
+def _box(colour, content):
+    """A block of HTML with a line of this colour on its left."""
+    return f'<div style="border-left:4px solid {colour};padding:2px 0 4px 12px;margin:4px 0">{content}</div>'
 
 
 def last_lines(text: str) -> str:
