@@ -67,6 +67,20 @@ def test_a_missing_function_and_an_error_in_a_function_are_blamed_on_the_answer(
     assert (check, look) == ("raises", "answer.py, line 2: return tensor.twice()"), observed
 
 
+def test_a_script_that_did_not_run_for_a_failed_answer_runs_for_the_next_one(tmp_path):
+    """It runs once for all answers of a lane."""
+    for name, text in (
+        ("raises", "raise ValueError\n"),
+        ("right", "def call():\n    return 1\n"),
+        ("script", "print(1)\n"),
+    ):
+        (tmp_path / f"{name}.py").write_text(text)
+    jobs = [Job(1, function="call", calls=(Call([()], ""),)), Job(1, script=tmp_path / "script.py")]
+    records = run_answers([(tmp_path / f"{name}.py", jobs, "") for name in ("raises", "right", "right")])
+    assert [[record.started for record in answer_records] for answer_records in records] == [[True, True]] * 3
+    assert records[1][1] is records[2][1] and records[1][1].ranks[0].stdout == "1\n"
+
+
 def test_the_hash_of_a_text_differs_between_ranks(record_of):
     """As under torchrun, where each process has a hash seed of its own. The hash of a number is the same on all."""
     [[first, second]] = [case.results for case in cases([record_of["hashes"]])]

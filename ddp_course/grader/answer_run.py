@@ -36,13 +36,12 @@ def run_answers(
     the answers do, and leaves neither process nor file behind.
     """
     folder = Path(tempfile.mkdtemp(prefix="ddp_course_grade_"))
-    tasks: dict[tuple, Task] = {}  # by lane and run_key
-    for answer_number, (answer, jobs, package) in enumerate(answers):
-        lane = answer_number % lanes
-        for job in jobs:
-            task = Task(job, Path(job.script or answer).resolve(), answer_number, lane, package)
-            tasks.setdefault((lane, run_key(job, answer_number)), task)
-    (folder / "tasks.pickle").write_bytes(pickle.dumps(list(tasks.values())))
+    tasks = [
+        Task(job, Path(job.script or answer).resolve(), number, number % lanes, package)
+        for number, (answer, jobs, package) in enumerate(answers)
+        for job in jobs
+    ]
+    (folder / "tasks.pickle").write_bytes(pickle.dumps(tasks))
     (folder / "tmp").mkdir()
     environment = supervised_environment() | {
         "OMP_NUM_THREADS": "1",
@@ -57,7 +56,12 @@ def run_answers(
     command = [*sandbox, sys.executable, "-P", "-m", START, str(folder)]
     with supervisor(command, environment, folder) as process:
         until_the_end(process, limit)
-        records = {key: read_record(folder / str(number), tasks[key].job) for number, key in enumerate(tasks)}
+        records: dict[tuple, JobRecord] = {}
+        for number, task in enumerate(tasks):
+            key = task.lane, run_key(task.job, task.answer_number)
+            record = read_record(folder / str(number), task.job)
+            if record.started or key not in records:
+                records[key] = record
     return [
         [records[number % lanes, run_key(job, number)] for job in jobs] for number, (_, jobs, _) in enumerate(answers)
     ]

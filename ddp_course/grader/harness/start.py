@@ -58,7 +58,8 @@ def main(folder: Path):
 def run_lane(folder: Path, numbered_tasks: list[tuple[int, Task]]):
     """Run the tasks of a lane one after the other, and write the Ending of each.
 
-    A task does not run if an earlier one of its answer has failed, or if the answer's time is used up.
+    A task does not run if an earlier one of its answer has failed, or if the answer's time is used up; nor does a
+    script that has run for an earlier answer.
     """
     seconds_left = {task.answer_number: ANSWER_SECONDS for _, task in numbered_tasks}
     failed: set[int] = set()  # answer numbers
@@ -66,8 +67,9 @@ def run_lane(folder: Path, numbered_tasks: list[tuple[int, Task]]):
     stores = Stores()
     for number, task in numbered_tasks:
         answer_number, job = task.answer_number, task.job
+        key = run_key(job, answer_number)
         limit = min(job.seconds, seconds_left[answer_number])
-        if answer_number in failed or limit < 0.5:
+        if answer_number in failed or limit < 0.5 or key in logs:
             continue
         task = replace(task, job=replace(job, seconds=limit, calls=_with_logs(job.calls, logs, answer_number)))
         task_folder = folder / str(number)
@@ -79,7 +81,7 @@ def run_lane(folder: Path, numbered_tasks: list[tuple[int, Task]]):
             if not ending.time_was_up:
                 break
         ending.collectives = [collectives(task_folder, rank) for rank in range(job.world)]
-        logs[run_key(job, answer_number)] = ending.collectives
+        logs[key] = ending.collectives
         if any(ending.exit_codes) and not job.may_fail:
             failed.add(answer_number)
         task_folder.mkdir(parents=True, exist_ok=True)  # an answer may have removed it
