@@ -1,1 +1,1 @@
-"""The grader on trial: wrong and right answers to every exercise, and which check catches which."""
+"""Tests of the grader: wrong and right answers to every exercise, and which check catches which."""

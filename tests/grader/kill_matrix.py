@@ -23,8 +23,10 @@ from ddp_course.grader.verdict import Verdict
 
 
 def sample(question: str) -> list[str]:
-    """The names of a wrong answer to the first check, of one to the last, and of a right answer: enough to see that
-    the exercise grades. All the others take four times as long, and are graded weekly."""
+    """The names of a wrong answer to the first check, of one to the last, and of a right answer.
+
+    Enough to see that the exercise grades. All the others take four times as long, and are graded weekly.
+    """
     wrong = list({answer.check: answer.name for answer in wrong_answers(question)}.values())
     return [*dict.fromkeys([wrong[0], wrong[-1]]), right_answers(question)[0].name]
 
@@ -52,7 +54,7 @@ def table(question: str, results: dict[str, Verdict]) -> str:
 
 
 def misjudgement(answer: Answer, verdict: Verdict) -> str:
-    """Say what is wrong with a verdict (""): a right answer passes, a wrong one is refused as its entry says."""
+    """What is wrong with a verdict; "" if a right answer passed, or a wrong one was refused as its entry says."""
     if not isinstance(answer, WrongAnswer):
         return "" if verdict.passed else f"a right answer does not pass: {verdict!r}"
     if verdict.passed:
@@ -122,6 +124,7 @@ def grade_all(start: str) -> int:
     """Print the tables of the exercises that begin with `start`; 1 if an answer was misjudged."""
     misjudged = []
     for question in (name for name in names() if name.startswith(start)):
+        # A notebook at a time, so that its tables are printed before the next one is graded.
         results = all_verdicts(start if len(start) > 2 else question[:2])[question]
         print(table(question, results))
         for name, verdict in results.items():

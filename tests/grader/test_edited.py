@@ -1,4 +1,4 @@
-"""An answer that is an edit of another text either is what was meant, or fails loudly."""
+"""An answer written as an edit: the edit fits in exactly one place, or is refused with its reason."""
 
 import pytest
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.smoke
 BASE = "def f(x):\n    y = x + 1\n    return y\n\n\ndef g(x):\n    y = x + 2\n    return y\n"
 
 
-def test_places_are_changed_one_after_the_other():
+def test_hunks_are_applied_one_after_the_other():
     edit = """
         -    y = x + 1
         +    y = x + 3
@@ -46,7 +46,7 @@ def test_an_edit_that_does_not_fit_exactly_once_is_refused(edit, message):
     assert message in str(refused.value)
 
 
-def test_what_does_not_fit_is_named(monkeypatch):
+def test_the_answer_whose_edit_does_not_fit_is_named(monkeypatch):
     broken = {"loose": Answer("loose", "", edit="-no such line"), "below": Answer("below", "", on="loose", edit="-x")}
     monkeypatch.setattr(module, "answers", lambda _: broken)
     with pytest.raises(InputError, match=r"05.3 below, an edit of 'loose': 05.3 loose, an edit of 'solution': stands"):
@@ -60,7 +60,7 @@ def test_every_edit_fits(question):
         compile(text_of(question, name), name, "exec", dont_inherit=True)
 
 
-def test_one_is_written_out_to_be_run_by_hand(tmp_path, monkeypatch, capsys):
+def test_an_answer_is_written_to_a_file(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["--write", "05_3", "rotates"]) == 0
     path = tmp_path / "runs/answers/05_3_rotates.py"

@@ -1,4 +1,4 @@
-"""Where the verdict says to look follows from what was observed, not only from the check."""
+"""Two mistakes that one check catches are told apart: the place to look at follows from what was observed."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from ddp_course.grader.vocabulary import Mistake, recognised
 
 pytestmark = pytest.mark.smoke
 
-MISREAD = {  # question: {what is wrong: (edit of the solution, part of what was observed, part of where to look)}
+MISTAKES = {  # question: {mistake: (edit of the solution, part of `observed`, part of `look`)}
     "02.2": {
         "the operations give up before the grader does": (
             """
@@ -150,19 +150,19 @@ MISREAD = {  # question: {what is wrong: (edit of the solution, part of what was
 
 @pytest.fixture(scope="module")
 def verdicts():
-    """{question: {what is wrong: verdict}}, with one start of the harness."""
+    """{question: {mistake: verdict}}, with one start of the harness."""
     texts = {
-        question: {what: edited(text_of(question, SOLUTION), edit) for what, (edit, _, _) in cases.items()}
-        for question, cases in MISREAD.items()
+        question: {mistake: edited(text_of(question, SOLUTION), edit) for mistake, (edit, _, _) in edits.items()}
+        for question, edits in MISTAKES.items()
     }
     return graded(texts)
 
 
-@pytest.mark.parametrize("question", MISREAD)
-def test_where_to_look_follows_from_what_was_observed(question, verdicts):
-    for what, (_, observed, look) in MISREAD[question].items():
-        verdict = verdicts[question][what]
-        assert observed in verdict.observed and look in verdict.look, (what, verdict)
+@pytest.mark.parametrize("question", MISTAKES)
+def test_the_place_to_look_at_follows_from_what_was_observed(question, verdicts):
+    for mistake, (_, observed, look) in MISTAKES[question].items():
+        verdict = verdicts[question][mistake]
+        assert observed in verdict.observed and look in verdict.look, (mistake, verdict)
 
 
 def test_the_first_mistake_that_gives_the_result_is_named():
