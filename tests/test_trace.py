@@ -199,6 +199,9 @@ def test_traces_of_two_runs_and_other_files_are_refused(tmp_path):
     with pytest.raises(InputError, match="several of rank 0"):
         read_traces([write(tmp_path), write(tmp_path / "a")])
     (tmp_path / "bad.json").write_text("{}")
+    (tmp_path / "damaged.json.gz").write_bytes(gzip.compress(b"{}")[:-9])
+    with pytest.raises(InputError, match=r"damaged\.json\.gz should be a trace"):
+        read_traces([tmp_path / "damaged.json.gz"])
     with pytest.raises(InputError, match=r"bad\.json should be a trace"):
         read_traces([tmp_path / "bad.json"])
 

@@ -7,8 +7,9 @@ ranks, so the difference of its end times estimates the offset.
 
 import gzip
 import json
+import zlib
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -87,28 +88,29 @@ class Clock:
         return max(self.high - self.ahead, self.ahead - self.low)
 
 
-def read_traces(paths) -> dict[int, Trace]:
+def read_traces(paths: Iterable[Path | str]) -> dict[int, Trace]:
     """Read files that `export_chrome_trace` wrote as {rank: trace}, sorted by rank and shifted to one base time.
 
     Raises InputError for a file that is not such a trace, and for two files of one rank.
     """
-    by_rank = {}
+    events, base_times = {}, {}  # by rank; the base times in nanoseconds
     for path in map(Path, paths):
         try:
-            raw = json.loads(gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_text())
-            by_rank.setdefault(raw["distributedInfo"]["rank"], []).append((raw["baseTimeNanoseconds"], raw))
-        except (ValueError, KeyError, TypeError) as error:
+            trace = json.loads(gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_text())
+            rank, base_time = trace["distributedInfo"]["rank"], trace["baseTimeNanoseconds"]
+            trace_events = trace["traceEvents"]
+        except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError) as error:
             raise InputError(
                 f"{path} should be a trace that torch.profiler exported while a process group was there; "
-                f"found no {error}."
+                f"found {type(error).__name__}: {error}."
             ) from error
-    twice = [rank for rank, raws in by_rank.items() if len(raws) > 1]
-    if twice or not by_rank:
-        raise InputError(f"One trace per rank is needed; got {f'several of rank {twice[0]}' if twice else 'none'}.")
-    zero = min(raws[0][0] for raws in by_rank.values())
-    return {
-        rank: Trace(rank, raw["traceEvents"], (base - zero) / 1e3) for rank, [(base, raw)] in sorted(by_rank.items())
-    }
+        if rank in events:
+            raise InputError(f"One trace per rank is needed; got several of rank {rank}.")
+        events[rank], base_times[rank] = trace_events, base_time
+    if not events:
+        raise InputError("One trace per rank is needed; got none.")
+    first = min(base_times.values())
+    return {rank: Trace(rank, events[rank], (base_times[rank] - first) / 1e3) for rank in sorted(events)}
 
 
 def matched(traces: Mapping[int, Trace]) -> list[dict[int, Span]]:
