@@ -69,5 +69,8 @@ def read_record(folder: Path, job: Job) -> JobRecord:
         return JobRecord(job, ranks, started=folder.exists())
     ending = Ending(**json.loads(ending_file.read_text()))
     for rank, (record, code) in enumerate(zip(ranks, ending.exit_codes, strict=True)):
-        record.exit_code, record.ended_by_grader = code, rank in ending.ended_by_grader
-    return JobRecord(job, ranks, True, True, ending.stood_still, ending.collectives)
+        record.exit_code = code
+        record.ended_by_grader = rank in ending.ended_by_grader
+    return JobRecord(
+        job, ranks, started=True, finished=True, stood_still=ending.stood_still, collectives=ending.collectives
+    )

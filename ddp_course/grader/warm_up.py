@@ -28,7 +28,9 @@ def warm_up(name: str) -> Iterator[None]:
     except (NotImplementedError, AssertionError) as error:
         if os.environ.get(STRICT_VARIABLE):
             raise
-        state = WRONG if isinstance(error, AssertionError) else NOT_ATTEMPTED
-        message = str(error) or traceback.extract_tb(error.__traceback__)[-1].line if state == WRONG else ""
+        state = NOT_ATTEMPTED
+        if isinstance(error, AssertionError):
+            state = WRONG
+            message = str(error) or traceback.extract_tb(error.__traceback__)[-1].line
     note("checked", question=name, state=state)
     print(f"warm-up {name} {state}" + (f": {message}" if message else ""))

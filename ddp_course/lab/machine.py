@@ -12,6 +12,8 @@ import torch.distributed
 
 from ddp_course.base.errors import InputError
 from ddp_course.base.quantity import with_prefix
+
+# Notebooks import default_processes, threads_per_process and usable_cores from here.
 from ddp_course.launcher.cores import default_processes, system_file, threads_per_process, usable_cores  # noqa: F401
 
 BF16_FLAGS = ("avx512_bf16", "avx_ne_convert", "amx_bf16", "bf16", "svebf16", "smebf16")

@@ -11,12 +11,16 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from ddp_course.grader.harness import pending
+from ddp_course.grader.harness.job import Task
 from ddp_course.grader.harness.notes import Notes
 from ddp_course.grader.harness.record import Recorder, in_new_threads, line_in
 from ddp_course.launcher.forked import rank_environment, run_script, set_up_process
@@ -25,7 +29,7 @@ LARGEST_FILE = 64 * 2**20  # bytes that a rank may print, or write to one file
 STUCK = 17  # exit code of a rank that did not end in time
 
 
-def run_rank(task, rank, port, folder, reader, writer):
+def run_rank(task: Task, rank: int, port: int, folder: Path, reader: Connection, writer: Connection):
     """Run `task` as `rank`; notes, stdout and stderr go to files in `folder`. The exit code is the answer's own.
 
     reader, writer: the ends of a pipe. The time is up when no process holds `writer` any more.
@@ -79,7 +83,8 @@ def _end_when_time_is_up(reader, notes, answer):
     threading.Thread(target=expire, daemon=True).start()
 
 
-def _call_function(task, rank, port, notes):
+def _call_function(task: Task, rank: int, port: int, notes: Notes):
+    """Import the answer, and make the job's calls of its function, or of its driver, in a process group."""
     job, answer = task.job, str(task.path)
     world = job.world
     timeout = timedelta(minutes=5)  # never reached: a rank that waits too long is ended before
@@ -108,7 +113,7 @@ def _call_function(task, rank, port, notes):
     dist.destroy_process_group()
 
 
-def hash_of_rank(rank):
+def hash_of_rank(rank: int) -> Callable:
     """A `hash` for the answer that hashes text differently on each rank, as in processes that were not forked."""
 
     def hash_on_rank(value):

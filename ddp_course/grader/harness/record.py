@@ -7,6 +7,8 @@ all_reduce`, object collectives, functional collectives, DDP and a process group
 
 import sys
 import threading
+from collections.abc import Callable
+from types import FrameType
 
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -38,7 +40,7 @@ class Recorder(TorchDispatchMode):
     which the operation was called; None if it was called elsewhere.
     """
 
-    def __init__(self, note, answer):
+    def __init__(self, note: Callable[[dict], None], answer: str):
         super().__init__()
         self.note, self.answer = note, answer
 
@@ -60,7 +62,7 @@ class Recorder(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-def in_new_threads(note, answer):
+def in_new_threads(note: Callable[[dict], None], answer: str):
     """Record the threads that are started from now on, too: a dispatch mode is active in one thread only."""
     run = threading.Thread.run
 
@@ -71,7 +73,7 @@ def in_new_threads(note, answer):
     threading.Thread.run = recorded
 
 
-def line_in(answer, frame=None):
+def line_in(answer: str, frame: FrameType | None = None) -> int | None:
     """The line of the file `answer` that `frame` (default: the caller's) is in or was called from, or None."""
     frame = frame or sys._getframe(1)
     while frame is not None and frame.f_code.co_filename != answer:
