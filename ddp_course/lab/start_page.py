@@ -3,11 +3,12 @@
 python -m ddp_course.lab.start_page FOLDER        writes FOLDER/start_here.ipynb and prints its path
 """
 
-import json
 import sys
 from pathlib import Path
 
+import nbformat
 from IPython.display import Markdown
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from ddp_course.base.command import run_command
 from ddp_course.base.errors import InputError
@@ -84,28 +85,16 @@ def summary(events: list[dict]) -> str:
 def write(folder: Path, root: Path = ROOT) -> Path:
     """Write the page into `folder` with today's table as the output of its cell, and return its path."""
     shown = table(folder, root).data
-    output = {
-        "output_type": "execute_result",
-        "execution_count": 1,
-        "metadata": {},
-        "data": {"text/markdown": shown, "text/plain": shown},
-    }
+    output = new_output("execute_result", {"text/markdown": shown, "text/plain": shown}, execution_count=1)
+    hidden = {"jupyter": {"source_hidden": True}, "tags": ["hide-input"]}
     cells = [
-        {"cell_type": "markdown", "id": "start", "metadata": {}, "source": TEXT},
-        {
-            "cell_type": "code",
-            "id": "table",
-            "source": CODE,
-            "execution_count": 1,
-            "outputs": [output],
-            "metadata": {"jupyter": {"source_hidden": True}, "tags": ["hide-input"]},
-        },
+        new_markdown_cell(TEXT, id="start"),
+        new_code_cell(CODE, id="table", execution_count=1, outputs=[output], metadata=hidden),
     ]
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    page = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / PAGE
-    path.write_text(json.dumps(page, indent=1) + "\n", encoding="utf-8")
+    nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": kernel}), path)
     return path
 
 
