@@ -56,13 +56,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "own_verdict", "every rank reports its own gap",
-        check="all_ranks_say_the_same",
+        check="all_ranks_agree",
         says="gradients_are_right returned False on rank 1 and True on rank 0", edit="""
         -    dist.all_reduce(gap, dist.ReduceOp.MAX)  # one wrong rank is enough
     """),
     WrongAnswer(
         "returns_the_gap", "returns the gap, not a verdict",
-        check="all_ranks_say_the_same", says="it should be True or False", edit="""
+        check="all_ranks_agree", says="it should be True or False", edit="""
         -    return gap.item() < 1e-9
         +    return gap.item()
     """),

@@ -47,7 +47,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "rank_0_is_asked", "the detector decides on rank 0 and the others say True",
-        check="all_ranks_say_the_same", says="returned True on rank 1 and False on rank 0", edit="""
+        check="all_ranks_agree", says="returned True on rank 1 and False on rank 0", edit="""
         -    return all(torch.equal(other, gathered[0]) for other in gathered)
         +    return dist.get_rank() > 0 or all(torch.equal(other, gathered[0]) for other in gathered)
     """),

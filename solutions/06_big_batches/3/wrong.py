@@ -23,7 +23,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "rank_0_decides", "the detector compares on rank 0, the others say True",
-        check="all_ranks_say_the_same", says="returned True on rank 1 and False on rank 0", edit="""
+        check="all_ranks_agree", says="returned True on rank 1 and False on rank 0", edit="""
         -    exact = torch.tensor(float(max(gaps) < 1e-10))
         -    dist.all_reduce(exact, dist.ReduceOp.MIN)
         -    return bool(exact)

@@ -32,7 +32,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "compared_with_rank_0", "each rank compares with rank 0 and returns what it found",
-        check="all_ranks_say_the_same", says="returned False on rank 1 and True on rank 0", edit="""
+        check="all_ranks_agree", says="returned False on rank 1 and True on rank 0", edit="""
         -    gathered = [None] * dist.get_world_size()
         -    dist.all_gather_object(gathered, merges)
         -    return merges is not None and all(other == gathered[0] for other in gathered)

@@ -41,7 +41,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "rank_0_is_asked", "the detector decides on rank 0 and the others say True",
-        check="all_ranks_say_the_same", says="returned True on rank 1 and False on rank 0", edit="""
+        check="all_ranks_agree", says="returned True on rank 1 and False on rank 0", edit="""
         -    return bool(same)
         +    return dist.get_rank() > 0 or bool(same)
     """),
@@ -60,7 +60,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "each_for_itself", "the detector returns on each rank the verdict of that rank",
-        check="all_ranks_say_the_same", says="writes down a beta with its own KL): ranks_act_as_one returned False on rank 1",
+        check="all_ranks_agree", says="writes down a beta with its own KL): ranks_act_as_one returned False on rank 1",
         look="how a rank gets the verdicts", edit="""
         -    dist.all_reduce(same, dist.ReduceOp.MIN)
     """),

@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "detector_asks_each_rank_for_itself", "each rank's verdict is about its own table",
-        check="all_ranks_say_the_same", says="the last rank moves a row that no rank used", edit="""
+        check="all_ranks_agree", says="the last rank moves a row that no rank used", edit="""
         -    dist.all_reduce(gap, dist.ReduceOp.MAX)
     """),
     WrongAnswer(
@@ -16,7 +16,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "detector_of_rank_0", "rank 0 compares, and the other ranks say True",
-        check="all_ranks_say_the_same", says="returned True on rank 1 and False on rank 0", edit="""
+        check="all_ranks_agree", says="returned True on rank 1 and False on rank 0", edit="""
         -    dist.all_reduce(gap, dist.ReduceOp.MAX)
         -    return gap.item() < 1e-10
         +    return rank != 0 or gap.item() < 1e-10
