@@ -113,19 +113,21 @@ def read_traces(paths: Iterable[Path | str]) -> dict[int, Trace]:
     return {rank: Trace(rank, events[rank], (base_times[rank] - first) / 1e3) for rank in sorted(events)}
 
 
-def matched(traces: Mapping[int, Trace]) -> list[dict[int, Span]]:
+def matched(traces: Mapping[int, Trace], kind: str = "") -> list[dict[int, Span]]:
     """{rank: span} of each collective that all ranks recorded, sorted by its start on the first rank.
 
+    kind: a part of the collective's name, such as "all_reduce"; default: all of them.
     The k-th span with a name and an input shape is taken for the same collective on all ranks.
     """
-    by_kind = {rank: defaultdict(list) for rank in traces}
+    spans_of = {rank: defaultdict(list) for rank in traces}
     for rank, trace in traces.items():
         for span in trace.messages:
-            by_kind[rank][span.name, span.shape].append(span)
+            if kind in span.name:
+                spans_of[rank][span.name, span.shape].append(span)
     first = min(traces)
     collectives = []
-    for kind in by_kind[first]:
-        spans_by_rank = [by_kind[rank][kind] for rank in traces]
+    for name_and_shape in spans_of[first]:
+        spans_by_rank = [spans_of[rank][name_and_shape] for rank in traces]
         collectives += [dict(zip(traces, spans, strict=True)) for spans in zip(*spans_by_rank, strict=False)]
     return sorted(collectives, key=lambda spans: spans[first].start)
 
@@ -136,7 +138,7 @@ def clocks(traces: Mapping[int, Trace]) -> dict[int, Clock]:
     Raises InputError if there are none, or if they contradict each other: traces of different runs.
     """
     first, clock_of_rank = min(traces), {}
-    synchronising = [spans for spans in matched(traces) if any(kind in spans[first].name for kind in SYNCHRONISING)]
+    synchronising = [spans for kind in SYNCHRONISING for spans in matched(traces, kind)]
     if not synchronising:
         raise InputError("The traces share no all-reduce or barrier, so nothing says how their clocks compare.")
     for rank in traces:
@@ -162,7 +164,7 @@ def lateness(traces: Mapping[int, Trace], kind: str = "all_reduce") -> dict[int,
 
     The traces must be on one clock: see `aligned`. Raises InputError if they share no such collective.
     """
-    collectives = [spans for spans in matched(traces) if kind in spans[min(traces)].name]
+    collectives = matched(traces, kind)
     if not collectives:
         raise InputError(f"The traces share no {kind}.")
     return {
@@ -176,7 +178,7 @@ def transfers(traces: Mapping[int, Trace], kind: str = "all_reduce") -> list[flo
 
     The traces must be on one clock: see `aligned`.
     """
-    collectives = [spans.values() for spans in matched(traces) if kind in spans[min(traces)].name]
+    collectives = [spans.values() for spans in matched(traces, kind)]
     return [max(span.end for span in spans) - max(span.start for span in spans) for spans in collectives]
 
 
