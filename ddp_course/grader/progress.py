@@ -16,7 +16,7 @@ def note(kind: str, **fields) -> None:
     """Add a line: `kind` is "predicted", "measured", "finished" (a notebook) or "checked" (an exercise or warm-up).
 
     A line also has the time in seconds, and the notebook if the kernel knows it (JPY_SESSION_NAME).
-    If the disk is full or read-only the line is dropped, so that the lesson goes on.
+    If the disk is full or read-only the line is dropped: the lesson continues without it.
     """
     folder = os.environ.get(VARIABLE)
     if not folder:
@@ -33,7 +33,7 @@ def note(kind: str, **fields) -> None:
 
 
 def read(folder: Path) -> list[dict]:
-    """The events recorded in `folder`, oldest first; [] if there are none. Lines that are not whole are left out."""
+    """The events recorded in `folder`, oldest first; [] if there are none. Damaged lines are left out."""
     try:
         lines = (folder / FILE).read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:

@@ -22,6 +22,9 @@ class Prediction:
         """The reader's prediction with its unit, as text."""
         return NOT_PREDICTED if self.predicted is None else quantity(self.predicted, self.unit)
 
+    def _said(self) -> str:
+        return NOT_PREDICTED if self.predicted is None else f"you said {self.answer()}"
+
     def reveal(self, measured, note: str = "", source: str = "measured") -> None:
         """Print the prediction, the measured value, the error of the prediction, and `note`.
 
@@ -31,8 +34,7 @@ class Prediction:
         self.measured, self.source, self.revealed = plain(measured), source, True
         measured_text = quantity(self.measured, self.unit)
         note_progress("measured", question=self.question, prediction=self.answer(), measured=measured_text)
-        predicted = NOT_PREDICTED if self.predicted is None else f"you said {self.answer()}"
-        parts = [predicted, f"{source} {measured_text}", self.gap(), note]
+        parts = [self._said(), f"{source} {measured_text}", self.gap(), note]
         print(" · ".join(part for part in parts if part))
 
     def gap(self) -> str:
@@ -50,13 +52,13 @@ class Prediction:
         return "within 1 %" if factor < 1.01 else f"off by a factor of {format_number(float(factor))}"
 
     def __repr__(self) -> str:
-        return f"{self.question}: {NOT_PREDICTED if self.predicted is None else f'you said {self.answer()}'}"
+        return f"{self.question}: {self._said()}"
 
 
 def predict(question: str, default=None, unit: str = "") -> Prediction:
     """Record a prediction: the reader puts their own answer in the place of None before running the cell.
 
-    default: a number (in `unit`), string or bool; None: nothing was predicted, and the notebook runs on.
+    default: a number (in `unit`), string or bool; None: nothing was predicted, and the notebook continues.
     """
     prediction = _predictions[question] = Prediction(question, default, unit)
     note_progress("predicted", question=question, prediction=prediction.answer())
