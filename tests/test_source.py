@@ -62,7 +62,8 @@ def test_a_file_is_shown_with_its_line_numbers(tmp_path, monkeypatch):
 def test_a_function_keeps_the_numbers_of_its_file():
     code, first = inspect.getsourcelines(show_source)
     lines = body(show_source(show_source))
-    assert len(lines) == len(code) and lines[0] == f"{first}  {code[0].rstrip()}"
+    width = len(str(first + len(code) - 1))
+    assert len(lines) == len(code) and lines[0] == f"{first:>{width}}  {code[0].rstrip()}"
     assert repr(show_source(show_source)).startswith("ddp_course/lab/source.py · show_source\n")
 
 
