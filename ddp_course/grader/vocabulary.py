@@ -19,15 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddp_course.grader.answer_record import Call, Case, Job, JobRecord, LogsOf, Operation, cases, where
+from ddp_course.grader.answer_record import Case, JobRecord, cases, where
+from ddp_course.grader.harness.job import Call, Job
+from ddp_course.grader.harness.notes import Operation
 from ddp_course.grader.verdict import Wrong
-
-__all__ = ["Call", "Case", "Check", "Detector", "Job", "JobRecord", "LogsOf", "Mistake", "Wrong", "cases", "check"]
-__all__ += ["expect", "expect_few_bytes", "expect_few_operations", "expect_one_verdict", "called_once"]
-__all__ += ["bit_equal_on_all_ranks", "expect_keys", "expect_loss", "expect_own_completions", "expect_shapes"]
-__all__ += ["expect_small_gap"]
-__all__ += ["are_close", "is_close", "like_neighbours", "norm", "number", "numbers", "plural", "total_bytes"]
-__all__ += ["by_pattern", "driver_job", "function_job", "recognised", "show", "where"]
 
 Text = str | Callable[..., str]
 
@@ -256,10 +251,10 @@ class Detector:
         """The check that it returns True or False, the same on every rank."""
 
         @check(sentence, self.jobs)
-        def all_ranks_say_the_same(case):
+        def all_ranks_agree(case):
             expect_one_verdict(case, self.name, look_at)
 
-        return all_ranks_say_the_same
+        return all_ranks_agree
 
     def passes(self, but: Text, look_at: Text, sentence: str) -> Check:
         """The check that it returns True for right versions.

@@ -1,4 +1,4 @@
-"""The words of the grader: a check is called as its parameters say, and its case stands before what it observed."""
+"""The functions that exercises write checks with: how a check is called, and what its message says."""
 
 import math
 from types import SimpleNamespace
@@ -6,8 +6,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ddp_course.grader.answer_record import Call, Job, JobRecord, Operation, RankRecord
+from ddp_course.grader.answer_record import JobRecord
 from ddp_course.grader.exercises import checks_in
+from ddp_course.grader.harness.job import Call, Job
+from ddp_course.grader.harness.notes import Operation, RankRecord
 from ddp_course.grader.harness.tensors import fingerprint, largest_gap, random_tensor
 from ddp_course.grader.vocabulary import (
     Detector,
@@ -56,19 +58,18 @@ def test_a_check_is_called_as_its_parameters_say(function, calls):
     assert returned == calls
 
 
-def test_a_check_is_about_its_jobs_and_calls():
-    asked = []
-    about = check("fine", [RECORDS[1].job])(lambda case: asked.append(case.scenario))
-    about(RECORDS)
-    check("fine", scenarios={"odd"})(lambda case: asked.append(case.scenario))(RECORDS)
-    assert asked == ["even", "odd"]
+def test_a_check_is_limited_to_its_jobs_and_scenarios():
+    checked = []
+    check("fine", [RECORDS[1].job])(lambda case: checked.append(case.scenario))(RECORDS)
+    check("fine", scenarios={"odd"})(lambda case: checked.append(case.scenario))(RECORDS)
+    assert checked == ["even", "odd"]
 
 
 @pytest.mark.parametrize(
     ("begin", "message"),
     [("{where}", "with 2 ranks (odd): "), ("{scenario}: ", "odd: "), ("{ranks}: ", "with 2 ranks: "), ("", "")],
 )
-def test_the_case_stands_before_what_was_observed(begin, message):
+def test_the_message_begins_with_the_case(begin, message):
     def results_are_small(case, rank, result):
         expect(result < 2, lambda: f"rank {rank} has {result}", "the sum")
 
@@ -77,26 +78,26 @@ def test_the_case_stands_before_what_was_observed(begin, message):
     assert (wrong.value.observed, wrong.value.look) == (f"{message}rank 1 has 2", "the sum")
 
 
-def test_checks_are_asked_in_the_order_in_which_they_are_defined():
+def test_checks_run_in_the_order_in_which_they_are_defined():
     detector = Detector("is_right", {"odd"}, {"even"}, [RECORDS[0].job])
     module = SimpleNamespace(
         last=None, b=check("")(lambda case: None), DETECTOR_CHECKS=[detector.agrees("x"), detector.passes("", "", "")]
     )
-    assert [entry.name for entry in checks_in(module)] == ["<lambda>", "all_ranks_say_the_same", "right_versions_pass"]
+    assert [entry.name for entry in checks_in(module)] == ["<lambda>", "all_ranks_agree", "right_versions_pass"]
 
 
-def test_a_detector_is_held_to_its_versions():
+def test_a_detector_must_pass_right_versions_and_catch_broken_ones():
     true, false = record("right", (True, True)), record("broken", (False, False))
     detector = Detector("is_right", {"right"}, {"broken"}, [true.job, false.job])
     checks = detector.passes(", why", "there", "passes"), detector.catches("", str.upper, "caught")
     assert [each([true, false]) for each in checks] == ["passes", "caught"]
-    liar = record("broken", (True, True))
+    deceived = record("broken", (True, True))
     with pytest.raises(Wrong, match="is_right returned True") as wrong:
-        Detector("is_right", {"right"}, {"broken"}, [liar.job]).catches("", str.upper, "")([liar])
+        Detector("is_right", {"right"}, {"broken"}, [deceived.job]).catches("", str.upper, "")([deceived])
     assert wrong.value.look == "BROKEN"
     with pytest.raises(Wrong, match="False on rank 1 and True on rank 0"):
-        torn = record("right", (True, False))
-        Detector("is_right", {"right"}, {}, [torn.job]).agrees("there")([torn])
+        divided = record("right", (True, False))
+        Detector("is_right", {"right"}, {}, [divided.job]).agrees("there")([divided])
 
 
 def test_only_numbers_are_close():
@@ -136,7 +137,7 @@ def test_a_fingerprint_sees_every_bit():
     assert fingerprint([torch.tensor(0.0)]) != fingerprint([torch.tensor(-0.0)])
 
 
-def test_values_are_shown_short():
+def test_long_values_are_cut():
     assert show(1 / 3) == "0.333333" and show(1 / 3, 2) == "0.33"
     assert show(torch.arange(8)) == "[0, 1, 2, 3, 4, 5, ...]"
     assert (plural(1, "rank"), plural(0, "rank")) == ("1 rank", "0 ranks")

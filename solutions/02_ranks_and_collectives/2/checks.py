@@ -5,7 +5,8 @@ from pathlib import Path
 
 import torch
 
-from ddp_course.grader.vocabulary import Job, LogsOf, Wrong, cases, check, expect, function_job
+from ddp_course.grader.harness.job import LogsOf
+from ddp_course.grader.vocabulary import Job, Wrong, cases, check, expect, function_job
 
 from . import given as given_script
 

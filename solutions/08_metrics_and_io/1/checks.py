@@ -7,18 +7,8 @@ from pathlib import Path
 
 import torch
 
-from ddp_course.grader.vocabulary import (
-    LogsOf,
-    Wrong,
-    are_close,
-    cases,
-    check,
-    expect,
-    function_job,
-    numbers,
-    plural,
-    where,
-)
+from ddp_course.grader.harness.job import LogsOf
+from ddp_course.grader.vocabulary import Wrong, are_close, cases, check, expect, function_job, numbers, plural, where
 
 from . import given as given_script
 
