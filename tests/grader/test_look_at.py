@@ -113,7 +113,7 @@ MISTAKES = {  # question: {mistake: (edit of the solution, part of `observed`, p
             +    sums = torch.zeros(3)
             """,
             "returned the loss",
-            "the dtype of what travels",
+            "the dtype of what is sent",
         )
     },
     "21.1": {
