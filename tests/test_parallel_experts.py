@@ -7,7 +7,21 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from test_parallel import EQUAL, GROUPED, MIXED, STEPS, flags, gap, mesh_flags, name, outcomes_of, train_one, weekly_but
+from test_parallel import (
+    EQUAL,
+    GROUPED,
+    MIXED,
+    ONE_STEP,
+    STEPS,
+    flags,
+    gap,
+    gap_of_first_step,
+    mesh_flags,
+    mesh_name,
+    outcomes_of,
+    train_on_one_process,
+    weekly_but,
+)
 from training_runs import checkpoint, in_this_process, largest_gap, merged, metrics
 
 from ddp_course import experts_ddp, parallel_ddp
@@ -17,13 +31,17 @@ from ddp_course.distributed.expert_parallel import Mixture, step_router_biases
 from ddp_course.training.command_line import parse
 
 EXPERTS = ("--experts", 4, "--bias-rate", 0.01, "--gradient-clip", 0.5)
-NO_BIAS = (*EXPERTS, "--bias-rate", 0)
-DROPPED = (*EXPERTS, "--dropout", 0.2, "--activation-checkpointing")
-UNLIKE = (*EXPERTS, "--pack", "--activation-checkpointing", "--best", 1)
-REFERENCES = {"plain": EXPERTS, "no bias": NO_BIAS, "dropped": DROPPED, "unlike": UNLIKE, "mixed": (*EXPERTS, *MIXED)}
-REFERENCES |= {"float32": (*EXPERTS, *MIXED[:2]), "uneven": (*EXPERTS, "--experts", 3)}
 DEEP = ("--tokens-per-update", 256, "--micro-batch-size", 1)
-REFERENCES["deep"] = (*EXPERTS, *DEEP)
+REFERENCES = {
+    "plain": EXPERTS,
+    "no bias": (*EXPERTS, "--bias-rate", 0),
+    "dropout": (*EXPERTS, "--dropout", 0.2, "--activation-checkpointing"),
+    "packed": (*EXPERTS, "--pack", "--activation-checkpointing", "--best", 1),
+    "mixed": (*EXPERTS, *MIXED),
+    "float32": (*EXPERTS, *MIXED[:2]),
+    "uneven": (*EXPERTS, "--experts", 3),
+    "deep": (*EXPERTS, *DEEP),
+}
 # (ep, sizes of pp, dp, shard, cp, tp). ep may be smaller than shard x cp; what is left of these shards an expert.
 MESHES_OF_FOUR = (2, (1, 2, 2, 1, 1)), (2, (1, 1, 2, 2, 1)), (4, (1, 1, 2, 2, 1)), (2, (2, 1, 2, 1, 1))
 MESHES_OF_FOUR += ((2, (1, 1, 1, 2, 2)),)
@@ -31,8 +49,12 @@ MORE_OF_FOUR = (1, (1, 1, 4, 1, 1)), (4, (1, 1, 1, 4, 1)), (2, (2, 1, 1, 2, 1)),
 MORE_OF_FOUR += (1, (4, 1, 1, 1, 1)), (2, (1, 1, 4, 1, 1)), (1, (1, 1, 2, 2, 1)), (2, (1, 1, 2, 1, 2))
 MESHES_OF_TWO = (2, (1, 1, 2, 1, 1)), (2, (1, 1, 1, 2, 1)), (1, (2, 1, 1, 1, 1)), (1, (1, 1, 1, 1, 2))
 MESHES_OF_EIGHT = (2, (2, 1, 2, 1, 2)), (4, (1, 2, 2, 2, 1))
-LIKE = {"dropped": (4, (1, 1, 2, 2, 1)), "unlike": (2, (2, 1, 1, 2, 1)), "mixed": (2, (1, 1, 4, 1, 1))}
-LIKE["uneven"] = (1, (1, 1, 4, 1, 1))
+OTHER_SETTINGS = {  # one of REFERENCES: the mesh that repeats it
+    "dropout": (4, (1, 1, 2, 2, 1)),
+    "packed": (2, (2, 1, 1, 2, 1)),
+    "mixed": (2, (1, 1, 4, 1, 1)),
+    "uneven": (1, (1, 1, 4, 1, 1)),
+}
 BROKEN = {
     "ep: gradients of experts not divided": (2, (1, 1, 4, 1, 1)),
     "ep: gradients of experts averaged over its ranks": (2, (1, 1, 2, 2, 1)),
@@ -46,16 +68,16 @@ COPIES_DIFFER = {
 }
 RESUMED = {(4, (1, 1, 2, 2, 1)): (2, (1, 2, 2, 1, 1)), (2, (1, 1, 1, 2, 2)): (2, (2, 1, 2, 1, 1))}
 REFUSED = {
-    "--ep 3 does not divide --shard 2 x --cp 2 = 4 rank(s)": ("--experts", 6, "--ep", 3, *mesh_flags(1, 1, 2, 2, 1)),
-    "--ep 2 does not divide --shard 1 x --cp 1 = 1 rank(s)": ("--ep", 2, *mesh_flags(1, 4, 1, 1, 1)),
+    "--ep 3 does not divide --shard 2 x --cp 2 = 4 rank(s)": ((3, (1, 1, 2, 2, 1)), ("--experts", 6)),
+    "--ep 2 does not divide --shard 1 x --cp 1 = 1 rank(s)": ((2, (1, 4, 1, 1, 1)), ()),
 }
 
 
 def title(mesh):
-    return f"ep {mesh[0]} {name(mesh[1])}"
+    return f"ep {mesh[0]} {mesh_name(mesh[1])}"
 
 
-def on(mesh, *more):
+def job_on(mesh, *more):
     return {"flags": merged(*EXPERTS, "--ep", mesh[0], *mesh_flags(*mesh[1]), *more)}
 
 
@@ -63,7 +85,7 @@ def on(mesh, *more):
 def one_process(tmp_path_factory):
     folder = tmp_path_factory.mktemp("one")
     for run, more in REFERENCES.items():
-        train_one(folder / run, *more)
+        train_on_one_process(folder / run, *more)
     return folder
 
 
@@ -71,32 +93,32 @@ def one_process(tmp_path_factory):
 def four(tmp_path_factory, one_process):
     """Runs of four ranks, in one launch: the folder, and the outcome of each by title."""
     folder = tmp_path_factory.mktemp("four")
-    jobs = {title(mesh): on(mesh) for mesh in MESHES_OF_FOUR}
-    jobs |= {run: on(mesh, *REFERENCES[run]) for run, mesh in LIKE.items()}
-    jobs |= {fault: on(mesh) | {"fault": fault} for fault, mesh in BROKEN.items()}
+    jobs = {title(mesh): job_on(mesh) for mesh in MESHES_OF_FOUR}
+    jobs |= {run: job_on(mesh, *REFERENCES[run]) for run, mesh in OTHER_SETTINGS.items()}
+    jobs |= {fault: job_on(mesh, *ONE_STEP) | {"fault": fault} for fault, mesh in BROKEN.items()}
     for mesh, source in RESUMED.items():
-        jobs[f"resumed {title(mesh)}"] = on(mesh, "--resume", folder / title(source) / "checkpoints/step_000002")
-    jobs["from one"] = on(MESHES_OF_FOUR[0], "--resume", one_process / "plain/checkpoints/step_000002")
-    jobs |= {refusal: {"flags": merged(*EXPERTS, *more)} for refusal, more in REFUSED.items()}
+        jobs[f"resumed {title(mesh)}"] = job_on(mesh, "--resume", folder / title(source) / "checkpoints/step_000002")
+    jobs["from one"] = job_on(MESHES_OF_FOUR[0], "--resume", one_process / "plain/checkpoints/step_000002")
+    jobs |= {refusal: job_on(mesh, *more) for refusal, (mesh, more) in REFUSED.items()}
     return folder, outcomes_of(folder, jobs, 4)
 
 
 @pytest.fixture(scope="module")
 def more_of_four(tmp_path_factory):
     folder = tmp_path_factory.mktemp("more")
-    return folder, outcomes_of(folder, {title(mesh): on(mesh) for mesh in MORE_OF_FOUR}, 4)
+    return folder, outcomes_of(folder, {title(mesh): job_on(mesh) for mesh in MORE_OF_FOUR}, 4)
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
     folder = tmp_path_factory.mktemp("two")
-    return folder, outcomes_of(folder, {title(mesh): on(mesh) for mesh in MESHES_OF_TWO}, 2)
+    return folder, outcomes_of(folder, {title(mesh): job_on(mesh) for mesh in MESHES_OF_TWO}, 2)
 
 
 @pytest.fixture(scope="module")
 def eight(tmp_path_factory):
     folder = tmp_path_factory.mktemp("eight")
-    return folder, outcomes_of(folder, {title(mesh): on(mesh, *DEEP) for mesh in MESHES_OF_EIGHT}, 8)
+    return folder, outcomes_of(folder, {title(mesh): job_on(mesh, *DEEP) for mesh in MESHES_OF_EIGHT}, 8)
 
 
 def gap_of_all(ours, theirs):
@@ -125,7 +147,7 @@ def test_experts_on_eight_ranks_are_one_process(eight, one_process, mesh):
     assert gap_of_all(folder / title(mesh), one_process / "deep") < EQUAL
 
 
-@pytest.mark.parametrize("run", ["dropped", "unlike", "uneven"])
+@pytest.mark.parametrize("run", ["dropout", "packed", "uneven"])
 def test_other_settings_are_one_process(four, one_process, run):
     """Dropout with recomputed activations; packed windows with one expert per token; three experts on four ranks."""
     folder, outcomes = four
@@ -148,20 +170,20 @@ def test_a_mistake_shows(four, one_process, fault):
     if fault in COPIES_DIFFER:
         assert outcomes[fault].startswith(f"ReplicasDiffer: copies differ: {COPIES_DIFFER[fault]}")
     else:
-        assert outcomes[fault] == "0" and gap(folder / fault, one_process / "plain") > 1e3 * EQUAL
+        assert outcomes[fault] == "0" and gap_of_first_step(folder / fault, one_process / "plain") > 1e3 * EQUAL
 
 
 @pytest.mark.parametrize("run", [*(f"resumed {title(mesh)}" for mesh in RESUMED), "from one"])
-def test_a_run_goes_on_on_another_mesh(four, one_process, run):
+def test_a_run_resumes_on_another_mesh(four, one_process, run):
     folder, outcomes = four
     assert outcomes[run] == "0"
     assert gap_of_all(folder / run, one_process / "plain") < EQUAL
 
 
-def test_one_process_goes_on_from_a_mesh(four, one_process, tmp_path):
+def test_one_process_resumes_from_a_mesh(four, one_process, tmp_path):
     folder, _ = four
     source = folder / title(MESHES_OF_FOUR[2]) / "checkpoints/step_000002"
-    train_one(tmp_path / "run", *EXPERTS, "--resume", source)
+    train_on_one_process(tmp_path / "run", *EXPERTS, "--resume", source)
     assert gap_of_all(tmp_path / "run", one_process / "plain") < EQUAL
 
 
@@ -193,7 +215,7 @@ def test_biases_move_by_the_rate_and_against_the_load():
 
 
 def test_the_trainer_moves_biases_by_the_rate_at_each_step_and_saves_them(one_process, tmp_path):
-    train_one(tmp_path, *EXPERTS, "--steps", 1, "--checkpoint-every", 1)
+    train_on_one_process(tmp_path, *EXPERTS, "--steps", 1, "--checkpoint-every", 1)
     saved = {1: tmp_path, 2: one_process / "plain", 4: one_process / "plain"}
     biases = {step: checkpoint(run_dir, step)["router_biases"] for step, run_dir in saved.items()}
     unequal = {}
@@ -248,4 +270,4 @@ def test_bad_flags_are_one_sentence(tmp_path, wrong, message):
 def test_a_checkpoint_of_another_model_is_refused(tmp_path, one_process, more, message):
     source = one_process / "plain/checkpoints/step_000002"
     with pytest.raises(InputError, match=message):
-        train_one(tmp_path / "run", *EXPERTS, *more, "--resume", source)
+        train_on_one_process(tmp_path / "run", *EXPERTS, *more, "--resume", source)
