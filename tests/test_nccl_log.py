@@ -71,13 +71,13 @@ def test_the_log_of_one_machine_of_two():
 
 
 @pytest.mark.parametrize("prefix", ["[rank0]:", "[1,0]<stdout>:", "0: ", "[155] ", "[2026-11-23 13:30:47] "])
-def test_what_a_launcher_puts_in_front(prefix):
+def test_a_launchers_prefix_is_ignored(prefix):
     assert answers(job(prefix=prefix)) == answers(job())
     (entry,) = nccl_log.read(f"{prefix}NCCL version 2.27.5+cuda12.9")
     assert entry.kind == "version"
 
 
-def test_a_smaller_group_beside_it_changes_nothing():
+def test_a_smaller_group_changes_nothing():
     """Between the first ranks of the two machines: it numbers them 0 and 1."""
     more = []
     for rank, (host, process) in enumerate([("node1", 10), ("node2", 12)]):
@@ -88,7 +88,7 @@ def test_a_smaller_group_beside_it_changes_nothing():
     assert answers("\n".join([job(silent=[0]), *more])) == answers(job(silent=[0]))
 
 
-def test_the_group_that_began_last_is_the_one_that_is_ready_or_not():
+def test_the_group_that_began_last_counts():
     assert answers(f"{job()}\n{job(silent=[3])}")["ranks ready"] == "3 of 4, not 3 (node2)"
     assert answers(f"{job(silent=[3])}\n{job()}")["ranks ready"] == "4 of 4"
 
@@ -117,7 +117,7 @@ def test_kinds_of_lines(text, kind, meaning):
     assert entry.kind == kind and meaning in entry.meaning and bool(entry.meaning) == bool(kind)
 
 
-def test_what_nccl_did_not_write_is_left_out():
+def test_lines_of_others_are_left_out():
     assert nccl_log.read("step 1 loss 2.3\nWARNING: node1:1:2 [0] something\n# case: one") == []
     assert set(answers("").values()) == {"-"}
 
@@ -135,7 +135,7 @@ def test_the_stored_log():
     assert [entry["WARN"] != "-" for entry in summaries.values()] == [False, True, False, False, False, False]
 
 
-def test_a_log_of_ones_own_is_one_case(tmp_path):
+def test_a_log_without_cases_is_a_single_case(tmp_path):
     (tmp_path / "job.log").write_text(job())
     assert nccl_log.cases(tmp_path / "job.log") == {"job.log": job()}
 

@@ -95,7 +95,7 @@ def name_faults(page):
         yield "the files of a library are of several commits"
 
 
-def test_each_word_of_ours_is_beside_a_librarys_name_and_its_file():
+def test_each_term_of_ours_has_a_librarys_name_and_its_file():
     assert list(name_faults(PAGES["library_names.md"])) == []
 
 
@@ -110,7 +110,7 @@ def test_each_word_of_ours_is_beside_a_librarys_name_and_its_file():
         ("blob/b", "blob/a", "the files of a library are of several commits"),
     ],
 )
-def test_a_name_without_a_file_or_a_word_is_found(old, new, fault):
+def test_a_wrong_row_of_names_is_reported(old, new, fault):
     assert fault in list(name_faults(PAGES["library_names.md"].replace(old, new, 1)))
 
 
@@ -118,7 +118,7 @@ ADVANCED = [path for path in sorted((ROOT / "notebooks").glob("*.ipynb")) if pat
 
 
 @pytest.mark.parametrize("path", ADVANCED, ids=lambda path: path.stem)
-def test_a_notebook_on_methods_says_what_does_it_at_work(path):
+def test_an_advanced_notebook_names_a_library_for_its_method(path):
     """One of its paragraphs with "at work" links to a library, or to the table of the libraries' names."""
     text = "\n\n".join(cell.source for cell in read_notebook(path).cells if cell.cell_type == "markdown")
     paragraphs = re.findall(
@@ -128,7 +128,7 @@ def test_a_notebook_on_methods_says_what_does_it_at_work(path):
     assert any("](https://" in part or "](library_names.md)" in part for part in about_work)
 
 
-def test_ddp_is_seen_training_within_ten_cells_and_500_words():
+def test_ddp_trains_within_ten_cells_and_500_words():
     cells = lesson_cells(read_notebook(ROOT / "notebooks" / "00_your_lab.ipynb"))  # all but the setup cell
     [number, *_] = [number for number, cell in enumerate(cells) if 'torchrun("scripts/00_ddp.py"' in cell.source]
     text = " ".join(cell.source for cell in cells[:number] if cell.cell_type == "markdown")

@@ -14,10 +14,10 @@ def test_the_plain_model_computes_minigpts_loss_and_gradients(monkeypatch: pytes
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
     from plain_trainer import MaskedAttention, PlainMiniGPT
 
-    shape = minigpt.MiniGPTConfig(vocab_size=17, context=8, layers=2, heads=2, width=8)
-    fast = minigpt.MiniGPT(shape).double()
+    model_config = minigpt.MiniGPTConfig(vocab_size=17, context=8, layers=2, heads=2, width=8)
+    fast = minigpt.MiniGPT(model_config).double()
     monkeypatch.setattr(minigpt, "Attention", MaskedAttention)
-    plain = PlainMiniGPT(shape).double()
+    plain = PlainMiniGPT(model_config).double()
     plain.load_state_dict(fast.state_dict(), strict=False)  # it keeps a mask besides
 
     tokens, targets = torch.randint(17, (2, 3, 8)).unbind()

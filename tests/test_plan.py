@@ -144,7 +144,7 @@ def test_layers_that_are_gathered():
     assert whole - spread == pytest.approx(2 * 2 * 5e9 / 32)
 
 
-def test_what_makes_activations_fewer():
+def test_cutting_and_recomputing_lower_activations():
     unsharded = memory(SEVEN, Layout(micro_batch=2), 4).activations
     assert memory(SEVEN, Layout(micro_batch=2, cp=2), 4).activations == pytest.approx(unsharded / 2)
     assert memory(SEVEN, Layout(micro_batch=2, tp=4), 4).activations == pytest.approx(unsharded / 4)
@@ -206,7 +206,7 @@ def test_neighbours_use_the_fast_links():
         ("ep", Layout(shard=64, ep=64, zero=1), 56 / 63),
     ],
 )
-def test_what_leaves_a_node_leaves_over_the_cards_that_have_it(axis, layout, leaves):
+def test_traffic_between_nodes_uses_the_cards_of_the_gpus_that_send(axis, layout, leaves):
     """A ring's collective shares a node's cards; a neighbour's block, a stage's and an expert's tokens do not."""
     model = replace(SEVEN, active=2e9, expert_parameters=5e9, experts_per_token=2, heads=64) if axis == "ep" else SEVEN
     slow = replace(SIXTY_FOUR, link=1e6)  # so slow that only the bytes count
@@ -262,7 +262,7 @@ def test_a_small_model_gets_plain_ddp_and_a_large_one_does_not():
         (Layout(pp=16, dp=4, chunks=4), "chunks"),
     ],
 )
-def test_what_cannot_be_cut_is_refused(layout, why):
+def test_a_mesh_that_does_not_fit_is_refused(layout, why):
     assert why in refusal_reason(JOB, layout) and evaluate(JOB, layout).refused
 
 
@@ -305,7 +305,7 @@ def test_the_report_marks_what_may_not_fit_and_gives_steps_as_intervals(report):
         assert likely.low < plan.step.total < likely.high
 
 
-def test_what_is_given_is_not_derived():
+def test_given_sizes_are_not_derived():
     words = "--layers 30 --width 4096 --heads 64 --tokens-per-update 2097152 --key-value-heads 8"
     job = flags(*words.split())
     model = job.model
@@ -336,7 +336,7 @@ def test_nothing_fits(report):
     assert "None of" in text and "The smallest is" in text
 
 
-def test_what_would_be_enough(report):
+def test_the_report_names_a_number_of_gpus_that_is_enough(report):
     """Weights, gradients and optimizer alone are too large: a shorter window would not help, twice the GPUs do."""
     asked = ["--params", "13e9", "--memory", "24GB", "--link", "100Gb"]
     text = report(*asked, "--gpus", "8")

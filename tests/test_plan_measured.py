@@ -31,7 +31,7 @@ MEASURED = [
 
 @pytest.mark.parametrize(("kernels", "layout", "mesh"), MEASURED)
 @pytest.mark.parametrize("unit", ["s", "ms", "tokens/s"])
-def test_the_kernels_of_the_measured_machine_are_found(kernels, layout, mesh, unit):
+def test_the_measured_step_gives_the_speed_of_the_kernels(kernels, layout, mesh, unit):
     took = seconds(kernels, layout)
     number = {"s": took, "ms": 1000 * took, "tokens/s": job().tokens / took}[unit]
     calibrated = job("--measured", f"{mesh}: {number!r} {unit}")
@@ -65,7 +65,7 @@ def test_a_slow_measurement_slows_all_meshes_and_a_file_may_hold_it(tmp_path, ca
     assert "calibrated" not in text and "kernels at 0.55 of the peak (--kernels)" in text
 
 
-def test_what_is_not_said_is_as_the_plan_would_run_it():
+def test_choices_that_are_not_given_are_the_plans():
     asked = job()
     layouts = [best_way(asked, Layout(tp=8, dp=8)).layout, replace(HALVED, micro_batch=8)]
     for layout, mesh in zip(layouts, ("tp 8 dp 8", "tp 8 dp 8, 8 windows"), strict=True):

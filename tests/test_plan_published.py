@@ -132,7 +132,7 @@ def test_a_step_under_other_assumptions():
     assert half.waiting == pytest.approx(0.5 * sum(message.seconds for message in half.sent))
 
 
-def test_what_a_report_says_of_its_experts_makes_fewer_bytes():
+def test_reported_details_of_experts_lower_the_bytes_sent():
     deepseek = run("DeepSeek")
     usual = replace(deepseek.job.model, experts_per_token=8, expert_layers=None, expert_bytes=None)
     sent, whole = (
@@ -178,7 +178,7 @@ def test_every_cell_of_the_playbooks_picture_is_there():
 
 
 @pytest.mark.parametrize(("size", "nodes"), playbook.NOT_RUN)
-def test_what_the_playbook_could_not_run_does_not_fit(size, nodes):
+def test_a_mesh_that_the_playbook_could_not_run_does_not_fit(size, nodes):
     assert not playbook.best(size, nodes).fits and not search(playbook.job(size, nodes)).fits
 
 

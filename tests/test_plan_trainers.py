@@ -156,7 +156,7 @@ REFUSED = [
 
 @pytest.mark.smoke
 @pytest.mark.parametrize(("trainer", "layout", "why"), REFUSED)
-def test_what_a_trainer_cannot_run_is_refused(trainer, layout, why):
+def test_a_mesh_that_a_trainer_cannot_run_is_refused(trainer, layout, why):
     gpus = layout.gpus
     words = [*LARGE, "--heads", 32, "--key-value-heads", 4, "--gpus", gpus, "--tokens-per-update", 4096 * 16 * gpus]
     plan_job = job(*words, "--trainer", trainer)

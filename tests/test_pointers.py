@@ -50,6 +50,6 @@ def test_every_pointer_leads_to_a_section(path):
     assert not lost(markdown(path), path.parent)
 
 
-def test_a_pointer_to_nothing_is_seen():
+def test_a_pointer_to_no_section_is_reported():
     text = "[11.6](11_failures_that_hang.ipynb) [11.60](11_failures_that_hang.ipynb), sections 13.1, 13.9 and 99.1"
     assert lost(text, ROOT / "notebooks") == ["11.60", "13.9", "99.1"]

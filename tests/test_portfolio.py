@@ -48,7 +48,7 @@ def test_it_shows_the_gap_and_the_findings(tmp_path, monkeypatch):
     assert gaps["right"] < 1e-5 < 1e-2 < gaps["wrong"]
 
 
-def test_what_cannot_be_compared_is_said():
+def test_the_page_names_a_run_that_cannot_be_compared():
     runs = {1: {1: 2.5, 2: 2.0}, 2: {2: 2.25}, 3: "rank 2 failed first: ValueError"}
     doctor = {"failed": None, "findings": [{"status": "wrong", "check": "scale", "text": "twice"}]}
     proof = {"made": "now", "machine": "a machine", "script": "a.py", "sha256": "ab", "arguments": ["--steps", "2"]}

@@ -67,7 +67,7 @@ def test_a_note_comes_last(capsys):
     assert revealed(capsys, 1, 8, note="one a bucket").endswith("· one a bucket")
 
 
-def test_what_no_cell_measured_is_not_called_so(capsys):
+def test_an_emulated_number_is_not_called_measured(capsys):
     prediction = predict("How many?", default=1)
     prediction.reveal(8, source="emulated")
     assert capsys.readouterr().out.endswith("you said 1 · emulated 8 · off by a factor of 8\n")

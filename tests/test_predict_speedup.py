@@ -46,7 +46,7 @@ def test_a_speed_is_read_as_bits_or_bytes(text, speed):
 
 
 @pytest.mark.parametrize("text", ["", "fast", "400", "400G", "-1Gb", "0Gb", "4 00Gb", "1e9b", "Gb"])
-def test_what_is_no_speed_is_refused(text):
+def test_a_text_that_is_no_speed_is_refused(text):
     with pytest.raises(InputError, match="400Gb"):
         bytes_per_second(text)
 
@@ -97,7 +97,7 @@ def test_an_interval_is_as_wide_as_the_noise():
         ({1024: [1e-2], 2**20: [1e-3]}, 2, "no longer than small"),
     ],
 )
-def test_a_fit_says_what_it_lacks(seconds, ranks, message):
+def test_missing_measurements_of_a_fit_are_named(seconds, ranks, message):
     with pytest.raises(InputError, match=message):
         fit(seconds, ranks)
 
@@ -333,7 +333,7 @@ def test_the_program_answers(capsys):
     assert "of the step: measure the time of a micro-batch" in out and "--micro-batch-seconds" in out
 
 
-def test_what_was_measured_is_not_asked_for_again(capsys):
+def test_measured_numbers_are_not_asked_for(capsys):
     words = "--gpus 16 --link 100Gb --micro-batch-seconds 0.05 --link-share 0.8 --latency-us 10 --spread 0.01"
     assert main(words.split()) == 0
     assert capsys.readouterr().out.count("nothing is left to measure") == 2
@@ -404,7 +404,7 @@ def test_stored_runs_come_back(tmp_path):
     }
 
 
-def test_the_runs_that_are_kept_have_what_the_notebook_shows():
+def test_the_stored_runs_have_what_the_notebook_shows():
     kept = measurements.load()
     assert {nodes: sorted(ranks) for nodes, ranks in kept.items()} == {n: list(range(n)) for n in (1, 2, 3, 4)}
     for nodes, ranks in kept.items():

@@ -44,15 +44,14 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from ddp_course.distributed import process_group
 
-def train(world):
+def train(kind):
     module = torch.nn.Linear(64, 64)
-    if "compiled" in sys.argv:
-        module = torch.compile(module, backend="aot_eager")
-    model = DistributedDataParallel(module)
-    model.cycle = model  # what only the garbage collector can free
-    if "sharded" in sys.argv:
+    if kind == "sharded":
         from torch.distributed.fsdp import fully_shard
-        model = fully_shard(torch.nn.Linear(64, 64))
+        model = fully_shard(module)
+    else:
+        model = DistributedDataParallel(torch.compile(module, backend="aot_eager") if kind == "compiled" else module)
+        model.cycle = model  # what only the garbage collector can free
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(3):
         model(torch.randn(4, 64)).sum().backward()
@@ -62,8 +61,9 @@ def threads_of_gloo():
     names = [(thread / "comm").read_text().strip() for thread in Path("/proc/self/task").iterdir()]
     return sorted(name for name in names if "gloo" in name)
 
-world = process_group.start(timeout_seconds=30)
-train(world)
+process_group.start(timeout_seconds=30)
+for kind in sys.argv[1:]:
+    train(kind)
 before = threads_of_gloo()
 process_group.stop()
 print(json.dumps({"before": before, "after": threads_of_gloo()}))
@@ -94,7 +94,7 @@ def set_job(monkeypatch):
 
 
 @pytest.mark.usefixtures("warm_launches")
-@pytest.mark.parametrize("nproc", [1, 2, 4])
+@pytest.mark.parametrize("nproc", [1, 4])
 def test_every_rank_knows_its_numbers(tmp_path, nproc):
     results = torchrun(write(tmp_path, WHO_AM_I), nproc=nproc, quiet=True, timeout=600).results
     assert [(results[r]["rank"], results[r]["local_rank"]) for r in range(nproc)] == [(r, r) for r in range(nproc)]
@@ -240,10 +240,12 @@ def test_no_gpu_is_guessed_or_shared(monkeypatch, variables, message):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the names of threads in /proc")
-@pytest.mark.parametrize("how", ["plain", "compiled"])
-def test_the_threads_of_gloo_end_with_the_group(tmp_path, how):
-    """One that runs on while Python ends can abort the process (exit code -6), once in some hundred launches."""
-    run = torchrun(write(tmp_path, TRAINS_AND_STOPS), how, nproc=2, quiet=True, timeout=600)
+def test_the_threads_of_gloo_end_with_the_group(tmp_path):
+    """One that runs on while Python ends can abort the process (exit code -6), once in some hundred launches.
+
+    The processes are started anew: what torch loads after the group has begun is part of the problem.
+    """
+    run = torchrun(write(tmp_path, TRAINS_AND_STOPS), "compiled", "plain", nproc=2, quiet=True, timeout=600)
     assert run.exit_codes == {0: 0, 1: 0}
     for rank in range(2):
         assert run.results[rank]["before"], "the script looked for the wrong names"

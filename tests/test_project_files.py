@@ -105,7 +105,7 @@ def test_everything_that_make_installs_is_pinned_with_hashes_and_within_the_rang
 
 
 @pytest.mark.parametrize("extra", ["peers", "wandb"])
-def test_an_extra_is_pinned_beside_the_course(extra):
+def test_an_extra_is_pinned_in_a_file_of_its_own(extra):
     """Its file holds what the course does not: pip installs either without asking what it needs."""
     pinned = pins(extra)
     assert not pinned.keys() & pins("course", "torch").keys()

@@ -66,7 +66,7 @@ def assert_same_run(resumed, uninterrupted):
     assert steps == list(range(1, STEPS + 1)), "a resumed run logged a step twice or lost one"
 
 
-def test_resume_at_another_world_size_goes_on_with_the_same_data(tmp_path):
+def test_resume_at_another_world_size_continues_with_the_same_data(tmp_path):
     flags = ("--steps", STEPS, "--precision", "float64", "--checkpoint-every", 3, "--keep-checkpoints", 0)
     train_here(tmp_path / "one", *flags)
     run_dir = copy_up_to(tmp_path / "one", 3, tmp_path / "run")
@@ -75,7 +75,7 @@ def test_resume_at_another_world_size_goes_on_with_the_same_data(tmp_path):
     assert metrics(run_dir) == pytest.approx(metrics(tmp_path / "one"), abs=1e-10)
 
 
-def test_sigterm_saves_on_all_ranks_and_the_run_goes_on(tmp_path):
+def test_sigterm_saves_on_all_ranks_and_the_run_resumes(tmp_path):
     """SIGTERM to the ranks: both finish the same step, save, and leave with an exit code that schedulers restart."""
     run_dir = tmp_path / "run"
     flags = ("--steps", 4000, "--dropout", 0.1, "--validate-every", 0, "--checkpoint-every", 0)
@@ -154,13 +154,15 @@ minigpt_ddp.run(minigpt_ddp.train, minigpt_ddp.PRESETS)
 
 
 @pytest.mark.usefixtures("warm_launches")
-@pytest.mark.parametrize("named", [True, False])
-def test_a_killed_rank_is_restarted_and_the_end_is_bit_equal(uninterrupted, tmp_path, monkeypatch, named):
-    """kill -9 of a rank in mid-run: restarted by torchrun it goes on by itself, also in a folder named by the clock."""
+def test_a_killed_rank_is_restarted_and_the_end_is_bit_equal(uninterrupted, tmp_path, monkeypatch):
+    """kill -9 of a rank in mid-run: restarted by torchrun it resumes by itself, even in a folder named by the clock.
+
+    In a folder that is given: test_run_directory.py, and notebook 13.
+    """
     monkeypatch.chdir(tmp_path)
     script = tmp_path / "killed.py"
     script.write_text(KILLED)
-    flags = arguments("runs/named" if named else "", *FLAGS, "--timeout-seconds", 20)
+    flags = arguments("", *FLAGS, "--timeout-seconds", 20)
     run = torchrun(script, *flags, nproc=2, quiet=True, timeout=250, torchrun_args=["--max-restarts=1"])
     assert any("resuming from" in line and "step_000002" in line for line in run.lines[0])
     [run_dir] = (tmp_path / "runs").iterdir()

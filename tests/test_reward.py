@@ -351,7 +351,7 @@ def test_the_memory_of_a_micro_batch_is_asked_for(material, tmp_path, monkeypatc
 
 
 @pytest.mark.usefixtures("warm_launches")
-def test_one_of_two_ranks_speaks_in_one_line(material, tmp_path):
+def test_one_rank_of_two_prints_the_error_in_one_line(material, tmp_path):
     flags = flags_of(material, tmp_path / "run", "--backbone", "minigpt:nowhere")
     with pytest.raises(RunFailed) as failed:
         torchrun(LAUNCHABLE, *flags, nproc=2, quiet=True, timeout=600)

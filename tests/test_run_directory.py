@@ -92,7 +92,7 @@ def test_a_launcher_that_was_gone_before_training_began_is_noticed(monkeypatch):
         (0, 2, 0, False),  # it takes 0 for the end
     ],
 )
-def test_a_torchrun_that_would_restart_is_told_to_stop(
+def test_a_torchrun_that_would_restart_is_stopped(
     world, handlers, monkeypatch, tmp_path, restarts, most, code, is_stopped
 ):
     sent = []
@@ -106,7 +106,7 @@ def test_a_torchrun_that_would_restart_is_told_to_stop(
     assert "stopped after step 7: the time budget is spent" in (tmp_path / "error").read_text()
 
 
-def test_only_a_torchrun_is_told_to_stop(monkeypatch):
+def test_only_a_torchrun_is_stopped(monkeypatch):
     """It makes its ranks leaders of sessions. A shell in between would end, and torchrun would restart."""
     sent = []
     monkeypatch.setattr(os, "kill", lambda pid, number: sent.append(pid))
@@ -121,7 +121,7 @@ OURS = '{"run_dir": "run", "resume": "no", "world_size": 1, "script": "minigpt_d
 
 @pytest.mark.parametrize("resume", ["no", "auto"])
 @pytest.mark.parametrize("name", ["config.json", "latest", "metrics.jsonl", "notes.txt", "checkpoints/notes"])
-def test_a_folder_of_somebody_else_is_refused_and_left_as_it_was(world, tmp_path, name, resume):
+def test_a_foreign_folder_is_refused_and_left_unchanged(world, tmp_path, name, resume):
     (tmp_path / "run" / name).parent.mkdir(parents=True)
     (tmp_path / "run" / name).write_text('{"step": 7, "world_size": 1}\n')
     initial = contents(tmp_path)
@@ -133,7 +133,7 @@ def test_a_folder_of_somebody_else_is_refused_and_left_as_it_was(world, tmp_path
 @pytest.mark.parametrize(
     "spelled", ["nowhere/..", "link", "link/", "run/", "run/nowhere/..", "../{name}/run", "nowhere/../link"]
 )
-def test_a_folder_of_somebody_else_is_refused_however_it_is_spelled(world, tmp_path, spelled):
+def test_a_foreign_folder_is_refused_however_its_path_is_written(world, tmp_path, spelled):
     """`nowhere/..` is no path until `nowhere` is made, and then it is the folder that holds it."""
     (tmp_path / "run").mkdir()
     (tmp_path / "link").symlink_to("run")
@@ -258,7 +258,7 @@ def as_of_torchrun(monkeypatch, run_id="job", attempt=0):
 
 @pytest.mark.parametrize("requested", ["run", ""])
 @pytest.mark.parametrize("difference", ["run id", "launcher"])
-def test_a_restarted_attempt_goes_on_by_itself_and_another_job_does_not(world, monkeypatch, requested, difference):
+def test_a_restarted_attempt_resumes_by_itself_and_another_job_does_not(world, monkeypatch, requested, difference):
     as_of_torchrun(monkeypatch)
     first, resume_from = open_run(world, requested, "no", "minigpt")
     assert resume_from is None
@@ -283,7 +283,7 @@ def test_a_restarted_attempt_goes_on_by_itself_and_another_job_does_not(world, m
         assert open_run(world, requested, "no", "minigpt")[0].path != path
 
 
-def test_a_restart_after_a_resume_from_elsewhere_goes_on_with_its_own(world, monkeypatch, tmp_path):
+def test_a_restart_after_a_resume_from_elsewhere_resumes_from_its_own_checkpoint(world, monkeypatch, tmp_path):
     as_of_torchrun(monkeypatch)
     elsewhere = checkpoint.save(tmp_path / "elsewhere", 5, {"step": 5})
     for _ in range(2):

@@ -42,7 +42,7 @@ def test_where_the_course_is_installed_it_does_nothing(folder):
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 
 
-def test_a_kernel_without_the_course_is_told_in_one_sentence_what_to_do():
+def test_a_kernel_without_the_course_raises_one_sentence_that_says_what_to_do():
     run = run_cell(authoring.ROOT / "notebooks", "-SE")  # without site-packages and PYTHONPATH
     assert run.returncode == 1 and not run.stdout
     last = run.stderr.splitlines()[-1]

@@ -66,12 +66,12 @@ def test_its_losses_are_the_trainers(of_the_trainer, finished, nproc):
     assert all(float(re.search(r"  tokens/s (\d+)$", line)[1]) > 0 for line in run.lines[0] if "  loss " in line)
 
 
-def test_what_does_not_divide_is_said_once():
+def test_tokens_that_do_not_divide_are_refused_in_one_line():
     run = warm.ranks(SKELETON, "--tokens-per-update", 1000, nproc=2, exit_code=1)
     assert run.lines == {0: ["--tokens-per-update 1,000 is not a multiple of the 1,024 of all ranks"], 1: []}
 
 
-def test_it_is_short_and_knows_only_a_model_and_tokens_of_ours():
+def test_it_is_short_and_imports_only_a_model_and_tokens_of_ours():
     text = SKELETON.read_text()
     assert len(text.splitlines()) <= 200
     assert len(re.findall(r"^(?:from|import) ddp_course", text, re.MULTILINE)) == 2
@@ -254,7 +254,7 @@ def test_more_processes_than_gpus_is_one_sentence(local_rank, monkeypatch):
     assert refused.value.code == (1 if local_rank else "2 processes need as many GPUs, here are 1")
 
 
-def test_nccl_is_told_which_gpu_is_whose(monkeypatch):
+def test_nccl_gets_the_gpu_of_the_rank(monkeypatch):
     class Started(Exception):
         pass
 

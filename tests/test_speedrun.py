@@ -96,7 +96,7 @@ def test_a_judge_is_invalid_from_the_start_over_optimised_or_neither(first, last
     assert verdict in page and f"to {last:.2f}; real code" in page
 
 
-def test_grpo_goes_on_with_the_judge_that_it_began_with(finished_run, tmp_path):
+def test_grpo_refuses_to_resume_with_another_judge(finished_run, tmp_path):
     """The run directory of the reward model is the same; which of its checkpoints is the best is not."""
     run_dir = shutil.copytree(finished_run[0], tmp_path / "run")
     best = (run_dir / "reward" / "best").read_text()
@@ -181,7 +181,7 @@ def test_another_runs_choices_are_refused(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", ["speedrun.json", "report.md"])
 @pytest.mark.parametrize("spelled", [".", "nowhere/.."])
-def test_files_of_somebody_else_are_not_overwritten(tmp_path, monkeypatch, capsys, name, spelled):
+def test_foreign_files_are_not_overwritten(tmp_path, monkeypatch, capsys, name, spelled):
     monkeypatch.chdir(tmp_path)
     Path(name).write_text('{"mine": 1}')
     assert main(["--preset", "tiny", "--run-dir", spelled]) == 2

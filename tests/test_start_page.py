@@ -64,7 +64,7 @@ def test_a_line_that_is_torn_is_left_out(folder):
     assert [line["kind"] for line in progress.read(folder)] == ["predicted"]
 
 
-def test_a_lesson_goes_on_where_nothing_can_be_written(folder, capsys):
+def test_a_lesson_continues_where_nothing_can_be_written(folder, capsys):
     folder.write_text("a file where the folder should be")
     predict("How many?", default=3)
     assert "your prediction: 3" in capsys.readouterr().out

@@ -65,7 +65,7 @@ def test_only_rank_0_tracks(tmp_path, wandb):
     assert wandb.calls == [] and list((tmp_path / "run").iterdir()) == []
 
 
-def test_a_run_that_goes_on_keeps_its_id_and_a_new_one_gets_another(tmp_path, wandb):
+def test_a_resumed_run_keeps_its_id_and_a_new_run_gets_another(tmp_path, wandb):
     for name in ("one", "one", "two"):
         report(tmp_path / name)
     ids = [call[1]["id"] for call in wandb.calls if call[0] == "init"]
