@@ -80,6 +80,11 @@ def problems(path: Path) -> list[str]:
     return faults
 
 
+def is_spine(path: Path) -> bool:
+    """Whether the number in the name has no letter: NN_topic, not NNb_topic."""
+    return bool(re.match(r"\d\d_", path.stem))
+
+
 def label(nb, cell) -> str:
     return f"cell {[other.id for other in nb.cells].index(cell.id) + 1}"
 
@@ -192,19 +197,23 @@ def cells_are_short_and_introduced(nb):
             continue
         if previous is None or previous.cell_type != "markdown" or not previous.source.strip():
             yield f"{label(nb, cell)} has no markdown before it"
-        is_script = cell.source.startswith("%%writefile")
-        lines = len(cell.source.splitlines()) - is_script
+        lines = len(cell.source.splitlines()) - cell.source.startswith("%%writefile")
         lengths.append(lines)
-        grows = re.match(r"%%writefile scripts/train_\d\d\.py\s", cell.source)
-        limit = LONGEST_GROWN if grows else LONGEST_SCRIPT if is_script else LONGEST_CELL
-        if cell.source.startswith("%%writefile scripts/19_grpo.py\n"):
-            limit = LONGEST_GRPO
-        if lines > limit:
-            yield f"{label(nb, cell)} has {lines} lines of code; the limit is {limit}"
+        if lines > most_lines(cell.source):
+            yield f"{label(nb, cell)} has {lines} lines of code; the limit is {most_lines(cell.source)}"
         if lines == 0:
             yield f"{label(nb, cell)} is empty"
     if lengths and statistics.median(lengths) > MEDIAN_LINES:
         yield f"the median code cell has {statistics.median(lengths):g} lines; the limit is {MEDIAN_LINES}"
+
+
+def most_lines(source: str) -> int:
+    """The limit for the lines of a code cell."""
+    if re.match(r"%%writefile scripts/train_\d\d\.py\s", source):
+        return LONGEST_GROWN
+    if source.startswith("%%writefile scripts/19_grpo.py\n"):
+        return LONGEST_GRPO
+    return LONGEST_SCRIPT if source.startswith("%%writefile") else LONGEST_CELL
 
 
 def parameters_cell(nb):
@@ -276,7 +285,7 @@ def read_in_one_sitting(nb, path):
     # The questions are left out: of the folded words a reader opens as many as they like.
     words = sum(len(QUESTION.sub("", cell.source).split()) for cell in nb.cells if cell.cell_type == "markdown")
     count = len(lesson_cells(nb))
-    if re.match(r"\d\d_", path.stem) and (count > MOST_CELLS or words > MOST_WORDS):
+    if is_spine(path) and (count > MOST_CELLS or words > MOST_WORDS):
         yield (
             f"{count} cells and {words} words; a notebook of the spine has at most {MOST_CELLS} and "
             f"{MOST_WORDS}: move what a second reading wants to {path.stem[:2]}b"
@@ -288,7 +297,7 @@ def questions(nb, path):
     text = "\n\n".join(cell.source for cell in nb.cells if cell.cell_type == "markdown")
     sections = [part for part in re.split(r"^## ", text, flags=re.MULTILINE) if re.match(r"\d", part)]
     asked = [part for part in sections if "**Question.**" in part]
-    if re.match(r"\d\d_", path.stem) and 2 * len(asked) < len(sections):
+    if is_spine(path) and 2 * len(asked) < len(sections):
         yield f"{len(asked)} of {len(sections)} sections end with a question (see CONTRIBUTING.md), expected half"
     for part in asked:
         name = part.splitlines()[0]
@@ -363,7 +372,7 @@ def leads_on(nb, path):
     if not re.search(r"\(\d\d_\w+\.ipynb\)", nb.cells[-1].source):
         yield "the last cell does not link to the next notebook"
     outside = len(set(re.findall(r"\]\((https://[^)\s]+)\)", text)))
-    if re.match(r"\d\d_", path.stem) and outside < FEWEST_LINKS:
+    if is_spine(path) and outside < FEWEST_LINKS:
         yield f"{outside} outside links; at least {FEWEST_LINKS} help a reader further"
 
 

@@ -33,14 +33,14 @@ def stored_seconds(path: Path) -> float:
 # Without solutions: see test_exercises.py. The longest begin first, so that the end does not wait for one of them.
 NOTEBOOKS = sorted(authoring.select(authoring.ROOT, ("notebooks",), []), key=stored_seconds, reverse=True)
 HANG = 1200  # seconds of a cell: nothing that will end takes longer, on however busy a machine
-LOOKED_AT = "10", "11", "21"  # these look for the ranks that torchrun started: it has to be their parent
+COLD_TORCHRUN = "10", "11", "21"  # these look for the ranks that torchrun started: it has to be their parent
 MOST_CPU_SECONDS = 300  # of a notebook: a busy machine adds to its hours, and hardly to these
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_notebook_runs(path, tmp_path, monkeypatch, warm_launches):
     number = path.stem.partition("_")[0]
-    if number in LOOKED_AT:
+    if number in COLD_TORCHRUN:
         monkeypatch.setenv("COLD_MODULE", "torch.distributed.run")
     start = cpu_seconds_of_children(warm_launches)
     run_with_test_parameters(path, tmp_path, monkeypatch)

@@ -169,8 +169,8 @@ def test_pairs_of_the_standard_library_come_from_files_of_their_own(tmp_path):
     written = fingerprint(folder), (folder / TRAIN).stat().st_mtime_ns
     assert prepare_pairs("stdlib", 60, 40, 1) == folder, "the second time it comes from the cache"
     assert written == (fingerprint(folder), (folder / TRAIN).stat().st_mtime_ns)
-    numbers = (60, 40, 2), (50, 40, 1), (60, 30, 1)
-    others = {prepare_pairs("stdlib", *of_other, say=lambda line: None) for of_other in numbers}
+    other_settings = (60, 40, 2), (50, 40, 1), (60, 30, 1)
+    others = {prepare_pairs("stdlib", *settings, say=lambda line: None) for settings in other_settings}
     assert len({fingerprint(path) for path in {folder, *others}}) == 4
     # Made from the held-out files of pre-training: no model has trained on them either.
     validation_text = "".join(load("stdlib").documents("val"))

@@ -29,7 +29,8 @@ JOB = Job(SEVEN, SIXTY_FOUR, 2**22)
 ASKED = ["--params", "7e9", "--gpus", "64", "--memory", "80GB", "--link", "400Gb"]
 
 
-def flags(*more):
+def job_for(*more):
+    """The job of ASKED and these flags."""
     return job_from(plan_parser().parse_args(merged(*ASKED, *more)))[0]
 
 
@@ -245,10 +246,10 @@ def test_the_plan_fits_and_nothing_that_fits_is_quicker():
 
 
 def test_a_small_model_gets_plain_ddp_and_a_large_one_does_not():
-    small = flags("--params", "350M")
+    small = job_for("--params", "350M")
     assert search(small).simplest().layout.dp == 64
     assert best_way(JOB, Layout(dp=64)).memory.total > JOB.limit
-    large = search(flags("--params", "405e9", "--gpus", "1024"))
+    large = search(job_for("--params", "405e9", "--gpus", "1024"))
     assert large.fits[0].layout.tp > 1 or large.fits[0].layout.pp > 1 or large.fits[0].layout.shard > 64
 
 
@@ -299,7 +300,7 @@ def test_the_command_prints_a_plan(report):
 def test_the_report_marks_what_may_not_fit_and_gives_steps_as_intervals(report):
     rows = {line[:24].strip(): line for line in report().splitlines() if " - " in line}
     assert "may not" in rows["shard 64"] and " yes " in rows["pp 2 shard 32"]
-    job = flags()
+    job = job_for()
     for plan in search(job).distinct()[:3]:
         likely = step_interval(job, plan.layout)
         assert likely.low < plan.step.total < likely.high
@@ -307,21 +308,21 @@ def test_the_report_marks_what_may_not_fit_and_gives_steps_as_intervals(report):
 
 def test_given_sizes_are_not_derived():
     words = "--layers 30 --width 4096 --heads 64 --tokens-per-update 2097152 --key-value-heads 8"
-    job = flags(*words.split())
+    job = job_for(*words.split())
     model = job.model
     assert (model.layers, model.width, model.heads, model.key_value_ratio, job.tokens) == (30, 4096, 64, 1 / 8, 2**21)
 
 
 @pytest.mark.parametrize(("text", "layers", "width"), [("7e9", 32, 4096), ("70B", 80, 8192), ("405B", 126, 16384)])
 def test_a_derived_shape_is_near_llamas(text, layers, width):
-    model = flags("--params", text).model
+    model = job_for("--params", text).model
     assert 0.7 < model.layers / layers < 1.3 and 0.8 < model.width / width < 1.2 and model.heads % 8 == 0
 
 
 def test_a_mixture_of_experts(report):
     mixture = ["--params", "47B", "--active", "13B", "--expert-params", "45B"]
-    model = flags(*mixture).model
-    assert model.flops_per_token < 0.4 * flags("--params", "47B").model.flops_per_token and model.width < 6144
+    model = job_for(*mixture).model
+    assert model.flops_per_token < 0.4 * job_for("--params", "47B").model.flops_per_token and model.width < 6144
     assert "ep " in report(*mixture)
 
 
@@ -359,7 +360,7 @@ def test_one_node_has_no_axis_between_nodes(report):
     ("gpus", "tokens"), [(64, 2**22), (96, 960 * 4096), (1000, 1000 * 4096), (4096, 2**22), (3000, 1000 * 4096)]
 )
 def test_a_steps_windows_divide_over_the_gpus(gpus, tokens):
-    job = flags("--gpus", f"{gpus}")
+    job = job_for("--gpus", f"{gpus}")
     assert job.tokens == tokens and search(job).fits
 
 
@@ -373,17 +374,17 @@ def test_the_report_names_a_gpu_that_it_assumes(report):
 
 
 def test_slow_links_inside_a_node_make_tensor_parallel_slower():
-    asked = [flags("--gpus", "8", *more) for more in ([], ["--inside", "32GB"])]
+    asked = [job_for("--gpus", "8", *more) for more in ([], ["--inside", "32GB"])]
     fast, slow = (best_way(job, Layout(tp=8)).step.total for job in asked)
     assert slow > 2 * fast
 
 
 def test_a_gated_mlp_is_counted():
     words = "--params 8.03B --layers 32 --width 4096 --heads 32 --key-value-heads 8 --mlp 14336 --gated".split()
-    plain, gated = flags("--params", "8.03B").model, flags(*words).model
+    plain, gated = job_for("--params", "8.03B").model, job_for(*words).model
     assert (plain.saved_per_token, gated.saved_per_token) == (16, 6 + 2 / 4 + 4 * 3.5)
-    assert flags("--gated").model.saved_per_token == pytest.approx(8 + 4 * 8 / 3)
-    assert flags("--params", "13e9", "--heads", "40").model.width % 40 == 0
+    assert job_for("--gated").model.saved_per_token == pytest.approx(8 + 4 * 8 / 3)
+    assert job_for("--params", "13e9", "--heads", "40").model.width % 40 == 0
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from test_plan import ASKED
-from test_plan import flags as job
+from test_plan import ASKED, job_for
 
 from ddp_course.base.errors import InputError
 from ddp_course.plan.__main__ import main
@@ -17,7 +16,7 @@ pytestmark = pytest.mark.smoke
 
 def seconds(kernels, layout, *words):
     """The step that a machine would have measured whose kernels reach this share."""
-    return step(job(*words, "--kernels", kernels), layout).total
+    return step(job_for(*words, "--kernels", kernels), layout).total
 
 
 FULLY = Layout(shard=64, zero=3, micro_batch=2, recompute=True)
@@ -33,8 +32,8 @@ MEASURED = [
 @pytest.mark.parametrize("unit", ["s", "ms", "tokens/s"])
 def test_the_measured_step_gives_the_speed_of_the_kernels(kernels, layout, mesh, unit):
     took = seconds(kernels, layout)
-    number = {"s": took, "ms": 1000 * took, "tokens/s": job().tokens / took}[unit]
-    calibrated = job("--measured", f"{mesh}: {number!r} {unit}")
+    number = {"s": took, "ms": 1000 * took, "tokens/s": job_for().tokens / took}[unit]
+    calibrated = job_for("--measured", f"{mesh}: {number!r} {unit}")
     assert calibrated.cluster.kernels == pytest.approx(kernels, rel=1e-6)
     assert step(calibrated, layout).total == pytest.approx(took, rel=1e-6)
     likely = step_interval(calibrated, layout)
@@ -44,7 +43,7 @@ def test_the_measured_step_gives_the_speed_of_the_kernels(kernels, layout, mesh,
 def test_a_step_on_fewer_gpus_of_the_same_kind_is_enough():
     eight = Layout(shard=8, zero=3)
     took = seconds(0.42, eight, "--gpus", 8, "--tokens-per-update", 2**22)
-    assert job(
+    assert job_for(
         "--measured", f"shard 8, ZeRO-3, 1 window, no checkpointing: {took!r} s"
     ).cluster.kernels == pytest.approx(0.42)
 
@@ -53,10 +52,10 @@ def test_a_slow_measurement_slows_all_meshes_and_a_file_may_hold_it(tmp_path, ca
     took = seconds(0.2, FULLY)
     file = tmp_path / "measured.txt"
     file.write_text(f"shard 64, ZeRO-3, 2 windows, checkpointing: {took!r} s\n")
-    calibrated = job("--measured", file)
+    calibrated = job_for("--measured", file)
     for layout in (HALVED, Layout(shard=64, zero=1), Layout(pp=2, dp=32)):
-        assert step(calibrated, layout).mfu < step(job(), layout).mfu
-    assert search(calibrated).fits[0].step.total > 2 * search(job()).fits[0].step.total
+        assert step(calibrated, layout).mfu < step(job_for(), layout).mfu
+    assert search(calibrated).fits[0].step.total > 2 * search(job_for()).fits[0].step.total
     assert main([*ASKED, "--measured", str(file)]) == 0
     text = capsys.readouterr().out
     assert "calibrated by one measured step" in text and "kernels at 0.2 of the peak (--measured)" in text
@@ -66,11 +65,11 @@ def test_a_slow_measurement_slows_all_meshes_and_a_file_may_hold_it(tmp_path, ca
 
 
 def test_choices_that_are_not_given_are_the_plans():
-    asked = job()
+    asked = job_for()
     layouts = [best_way(asked, Layout(tp=8, dp=8)).layout, replace(HALVED, micro_batch=8)]
     for layout, mesh in zip(layouts, ("tp 8 dp 8", "tp 8 dp 8, 8 windows"), strict=True):
         took = seconds(0.4, layout)
-        assert job("--measured", f"{mesh}: {took!r} s").cluster.kernels == pytest.approx(0.4, rel=1e-3)
+        assert job_for("--measured", f"{mesh}: {took!r} s").cluster.kernels == pytest.approx(0.4, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -90,9 +89,9 @@ def test_choices_that_are_not_given_are_the_plans():
 )
 def test_a_measurement_that_makes_no_sense_is_one_sentence(text, sentence):
     with pytest.raises(InputError, match=sentence):
-        job("--measured", text)
+        job_for("--measured", text)
 
 
 def test_kernels_are_given_once():
     with pytest.raises(InputError, match="give one of them"):
-        job("--measured", "shard 64: 7 s", "--kernels", 0.4)
+        job_for("--measured", "shard 64: 7 s", "--kernels", 0.4)

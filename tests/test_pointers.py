@@ -35,7 +35,7 @@ def notebook(section: str) -> Path | None:
     return next(iter((ROOT / "notebooks").glob(f"{int(number):02}{letter}_*.ipynb")), None)
 
 
-def lost(text: str, folder: Path) -> list[str]:
+def dangling(text: str, folder: Path) -> list[str]:
     """The pointers of a page that lead to no section."""
     pointers = [(number, (folder / target).resolve()) for number, target in LINKED.findall(text)]
     pointers = [(number, path) for number, path in pointers if path.parent.name == "notebooks"]
@@ -47,9 +47,9 @@ def lost(text: str, folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_every_pointer_leads_to_a_section(path):
-    assert not lost(markdown(path), path.parent)
+    assert not dangling(markdown(path), path.parent)
 
 
 def test_a_pointer_to_no_section_is_reported():
     text = "[11.6](11_failures_that_hang.ipynb) [11.60](11_failures_that_hang.ipynb), sections 13.1, 13.9 and 99.1"
-    assert lost(text, ROOT / "notebooks") == ["11.60", "13.9", "99.1"]
+    assert dangling(text, ROOT / "notebooks") == ["11.60", "13.9", "99.1"]

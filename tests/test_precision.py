@@ -25,7 +25,7 @@ OUTCOMES = {  # seconds of float32, of bfloat16 with fused attention, and with a
 }
 
 
-def fake(monkeypatch, seconds):
+def fake_trials(monkeypatch, seconds):
     """A machine with bfloat16 units, on which the trials take these seconds."""
     ways = [Arithmetic("float32", "fused"), Arithmetic("bfloat16", "fused"), Arithmetic("bfloat16", "math")]
     by_way = dict(zip(ways, seconds, strict=True))
@@ -49,7 +49,7 @@ def test_the_compiler_gets_the_model_inside_the_wrapper(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("seconds", "right"), OUTCOMES.values(), ids=OUTCOMES)
 def test_auto_takes_the_fastest_arithmetic_and_says_so(tmp_path, monkeypatch, seconds, right):
-    fake(monkeypatch, seconds)
+    fake_trials(monkeypatch, seconds)
     printed = train_here(tmp_path, *AUTO)
     assert arithmetic_of(tmp_path) == right
     (line,) = [line for line in printed.splitlines() if line.startswith("--precision auto")]
@@ -58,12 +58,12 @@ def test_auto_takes_the_fastest_arithmetic_and_says_so(tmp_path, monkeypatch, se
 
 
 def test_a_resumed_run_keeps_its_arithmetic(tmp_path, monkeypatch):
-    fake(monkeypatch, (2.0, 3.0, 1.0))
+    fake_trials(monkeypatch, (2.0, 3.0, 1.0))
     train_here(tmp_path / "whole", *AUTO)
     run_dir = copy_up_to(tmp_path / "whole", 2, tmp_path / "run")
     config = (run_dir / "config.json").read_text()
     (run_dir / "config.json").write_text(config.replace('"math"', '"plain"'))  # its name in earlier versions
-    fake(monkeypatch, (1.0, 2.0, 3.0))  # another machine, or another moment
+    fake_trials(monkeypatch, (1.0, 2.0, 3.0))  # another machine, or another moment
     assert "a trial took" not in train_here(run_dir, *AUTO, "--resume", "auto")
     assert arithmetic_of(run_dir) == Arithmetic("bfloat16", "math")
     assert metrics(run_dir) == metrics(tmp_path / "whole")

@@ -45,7 +45,7 @@ def flags_of(material, run_dir, *more):
     return merged(*TINY, *named, *more)
 
 
-# ---- the rung ----------------------------------------------------------------------------------------------------
+# ---- any number of processes is one ------------------------------------------------------------------------------
 
 # 10 pairs do not divide by 4 ranks, and of 3 pairs one rank has none. Texts are ragged, weights from 0.2 to 3.
 CASES = {
@@ -59,13 +59,13 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def climb(material, tmp_path_factory):
+def run_of(material, tmp_path_factory):
     """All cases at once for each number of ranks: (ranks, case) -> run directory."""
     launched = {}
 
     def run_dir(nproc, name):
         if nproc not in launched:
-            folder = launched[nproc] = tmp_path_factory.mktemp("climb")
+            folder = launched[nproc] = tmp_path_factory.mktemp("runs")
             common = ("--precision", "float64", "--steps", STEPS, "--gradient-clip", 0.05, "--checkpoint-every", 0)
             cases = [(flags_of(material, folder / case, *common, *more), "") for case, more in CASES.items()]
             wrong = flags_of(material, folder / "own normaliser", *common, *CASES["mean, no cap"])
@@ -88,8 +88,8 @@ NUMBERS += (
 
 @pytest.mark.parametrize("nproc", [2, 4])
 @pytest.mark.parametrize("case", CASES)
-def test_n_processes_equal_one(climb, case, nproc):
-    single, several = climb(1, case), climb(nproc, case)
+def test_n_processes_equal_one(run_of, case, nproc):
+    single, several = run_of(1, case), run_of(nproc, case)
     for key in NUMBERS:
         assert metrics(several, key) == pytest.approx(metrics(single, key), abs=1e-10, rel=1e-10), key
     assert len(metrics(single)) == STEPS
@@ -97,24 +97,24 @@ def test_n_processes_equal_one(climb, case, nproc):
 
 
 @pytest.mark.parametrize("nproc", [2, 4])
-def test_a_normaliser_of_each_ranks_own_is_noticed(climb, nproc):
-    wrong, right = climb(nproc, "own normaliser"), climb(1, "mean, no cap")
+def test_a_normaliser_of_each_ranks_own_is_noticed(run_of, nproc):
+    wrong, right = run_of(nproc, "own normaliser"), run_of(1, "mean, no cap")
     assert largest_gap(checkpoint(wrong, STEPS)["head"], checkpoint(right, STEPS)["head"]) > 1e-5
 
 
-def test_the_modes_train_three_different_heads(climb):
-    heads = [checkpoint(climb(1, mode), STEPS)["head"] for mode in ("none", "mean", "sum")]
+def test_the_modes_train_three_different_heads(run_of):
+    heads = [checkpoint(run_of(1, mode), STEPS)["head"] for mode in ("none", "mean", "sum")]
     assert min(largest_gap(heads[a], heads[b]) for a, b in ((0, 1), (0, 2), (1, 2))) > 1e-4
-    assert metrics(climb(1, "mean, no cap"), "factor_mean") == pytest.approx(dict.fromkeys(range(1, STEPS + 1), 1.0))
-    assert max(metrics(climb(1, "mean, capped"), "factor_mean").values()) < 1
-    assert metrics(climb(1, "sum"), "factor_mean") == pytest.approx(metrics(climb(1, "sum"), "weight_mean"))
-    assert len({round(mean, 3) for mean in metrics(climb(1, "sum"), "weight_mean").values()}) == STEPS
+    assert metrics(run_of(1, "mean, no cap"), "factor_mean") == pytest.approx(dict.fromkeys(range(1, STEPS + 1), 1.0))
+    assert max(metrics(run_of(1, "mean, capped"), "factor_mean").values()) < 1
+    assert metrics(run_of(1, "sum"), "factor_mean") == pytest.approx(metrics(run_of(1, "sum"), "weight_mean"))
+    assert len({round(mean, 3) for mean in metrics(run_of(1, "sum"), "weight_mean").values()}) == STEPS
 
 
-def test_the_loss_without_weights_is_logged_beside_the_weighted_one(climb):
+def test_the_loss_without_weights_is_logged_beside_the_weighted_one(run_of):
     """Before the first step all modes have the same head, so the same unweighted loss."""
     first = {
-        mode: [metrics(climb(1, mode), key)[1] for key in ("loss", "unweighted_loss")]
+        mode: [metrics(run_of(1, mode), key)[1] for key in ("loss", "unweighted_loss")]
         for mode in ("none", "sum", "mean, no cap")
     }
     assert first["none"][0] == first["none"][1]
@@ -123,7 +123,7 @@ def test_the_loss_without_weights_is_logged_beside_the_weighted_one(climb):
 
 
 @pytest.mark.parametrize("case", ["mean, no cap", "sum", "none"])
-def test_the_first_loss_and_gradient_are_those_of_the_data(climb, material, case):
+def test_the_first_loss_and_gradient_are_those_of_the_data(run_of, material, case):
     """Not only equal to each other, but right: step 0 in the plainest way, one text at a time, without padding."""
     config = parse(reward_ddp.PRESETS, flags_of(material, ""))
     pairs = read_pairs(material / "pairs" / TRAIN)
@@ -154,8 +154,8 @@ def test_the_first_loss_and_gradient_are_those_of_the_data(climb, material, case
     loss = weighted / (total if case == "mean, no cap" else len(chosen))
     loss.backward()
     norm = torch.stack([parameter.grad.norm() for parameter in head.parameters()]).norm().item()
-    assert metrics(climb(2, case))[1] == pytest.approx(loss.item(), abs=1e-10)
-    assert metrics(climb(2, case), "grad_norm")[1] == pytest.approx(norm, abs=1e-10)
+    assert metrics(run_of(2, case))[1] == pytest.approx(loss.item(), abs=1e-10)
+    assert metrics(run_of(2, case), "grad_norm")[1] == pytest.approx(norm, abs=1e-10)
 
 
 # ---- in this process ---------------------------------------------------------------------------------------------
@@ -315,9 +315,9 @@ BAD_FLAGS = {
 
 
 @pytest.fixture(scope="module")
-def trouble(material, tmp_path_factory):
+def inputs(material, tmp_path_factory):
     """A folder with everything that BAD_FLAGS names."""
-    tmp = tmp_path_factory.mktemp("trouble")
+    tmp = tmp_path_factory.mktemp("inputs")
     (tmp / "few.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n')
     (tmp / "other.json").write_text('{"0123456789abcdef": 1}')
     (tmp / "prose").mkdir()
@@ -333,10 +333,10 @@ def trouble(material, tmp_path_factory):
 
 
 @pytest.mark.parametrize("what", BAD_FLAGS)
-def test_bad_input_is_named(what, trouble, material, tmp_path):
+def test_bad_input_is_named(what, inputs, material, tmp_path):
     flags, message = BAD_FLAGS[what]
     backbone = material / "backbone" / "checkpoints" / "step_000001"
-    flags = [flag.format(tmp=trouble, backbone=backbone) for flag in flags.split()]
+    flags = [flag.format(tmp=inputs, backbone=backbone) for flag in flags.split()]
     with pytest.raises(InputError) as error:
         train(flags_of(material, tmp_path / "run", "--steps", 3, *flags))
     assert message in str(error.value) and "\n" not in str(error.value)
@@ -361,11 +361,11 @@ def test_one_rank_of_two_prints_the_error_in_one_line(material, tmp_path):
 
 
 @pytest.mark.parametrize("what", ["pre-training", "another backbone", "a backbone that is gone"])
-def test_a_reward_model_that_cannot_be_loaded_is_named(what, trouble, material):
+def test_a_reward_model_that_cannot_be_loaded_is_named(what, inputs, material):
     path, backbone, message = {
         "pre-training": (material / "backbone", "", "is not a checkpoint of reward_ddp but"),
-        "another backbone": (trouble / "reward", f"minigpt:{trouble / 'twin'}", "was trained on another backbone"),
-        "a backbone that is gone": (trouble / "reward", "minigpt:gone", "there is no such checkpoint folder"),
+        "another backbone": (inputs / "reward", f"minigpt:{inputs / 'twin'}", "was trained on another backbone"),
+        "a backbone that is gone": (inputs / "reward", "minigpt:gone", "there is no such checkpoint folder"),
     }[what]
     with pytest.raises(InputError, match=message):
         load_reward_model(Path(path), backbone=backbone)

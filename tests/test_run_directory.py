@@ -116,7 +116,7 @@ def test_only_a_torchrun_is_stopped(monkeypatch):
     assert not sent
 
 
-OURS = '{"run_dir": "run", "resume": "no", "world_size": 1, "script": "minigpt_ddp"}'
+OUR_CONFIG = '{"run_dir": "run", "resume": "no", "world_size": 1, "script": "minigpt_ddp"}'
 
 
 @pytest.mark.parametrize("resume", ["no", "auto"])
@@ -131,9 +131,9 @@ def test_a_foreign_folder_is_refused_and_left_unchanged(world, tmp_path, name, r
 
 
 @pytest.mark.parametrize(
-    "spelled", ["nowhere/..", "link", "link/", "run/", "run/nowhere/..", "../{name}/run", "nowhere/../link"]
+    "written", ["nowhere/..", "link", "link/", "run/", "run/nowhere/..", "../{name}/run", "nowhere/../link"]
 )
-def test_a_foreign_folder_is_refused_however_its_path_is_written(world, tmp_path, spelled):
+def test_a_foreign_folder_is_refused_however_its_path_is_written(world, tmp_path, written):
     """`nowhere/..` is no path until `nowhere` is made, and then it is the folder that holds it."""
     (tmp_path / "run").mkdir()
     (tmp_path / "link").symlink_to("run")
@@ -141,7 +141,7 @@ def test_a_foreign_folder_is_refused_however_its_path_is_written(world, tmp_path
         (folder / "config.json").write_text('{"size": 1}\n')
     initial = contents(tmp_path)
     with pytest.raises(InputError, match="is neither empty nor a run of this course"):
-        open_run(world, spelled.format(name=tmp_path.name), "no", "minigpt")
+        open_run(world, written.format(name=tmp_path.name), "no", "minigpt")
     assert contents(tmp_path) == initial
 
 
@@ -150,7 +150,7 @@ def test_files_that_come_while_a_run_prepares_are_not_overwritten(world, tmp_pat
     run_directory, _ = open_run(world, "run", "no", "minigpt")
     (tmp_path / "run" / "config.json").write_text('{"size": 1}\n')
     with pytest.raises(InputError, match="run is neither empty nor a run of this course"):
-        run_directory.begin(0, json.loads(OURS))
+        run_directory.begin(0, json.loads(OUR_CONFIG))
     assert (tmp_path / "run" / "config.json").read_text() == '{"size": 1}\n'
 
 
@@ -173,7 +173,7 @@ def test_a_run_of_another_script_is_named(world, tmp_path, resume):
 
 def test_settings_that_cannot_be_read_are_named_and_kept(world, tmp_path):
     checkpoint.save(tmp_path / "run", 1, {"step": 1})
-    (tmp_path / "run" / "config.json").write_text(OURS[:30])
+    (tmp_path / "run" / "config.json").write_text(OUR_CONFIG[:30])
     initial = contents(tmp_path)
     with pytest.raises(InputError, match=r"config\.json.*move it away to go on without it"):
         open_run(world, "run", "auto", "minigpt")
@@ -182,7 +182,7 @@ def test_settings_that_cannot_be_read_are_named_and_kept(world, tmp_path):
 
 def report(run_directory, first=1, last=1):
     """Begin a run at `first`, with an entry for each step to `last`."""
-    run_directory.begin(first - 1, json.loads(OURS))
+    run_directory.begin(first - 1, json.loads(OUR_CONFIG))
     for step in range(first, last + 1):
         run_directory.log({"step": step, "loss": 1 / step})
 
@@ -198,7 +198,7 @@ def ended_run(world, tmp_path):
 
 def test_going_back_drops_the_later_metrics_and_sets_the_later_checkpoint_aside(world, ended_run):
     lines = (ended_run / METRICS).read_bytes().splitlines(keepends=True)
-    open_run(world, "run", "auto", "minigpt")[0].begin(2, json.loads(OURS))
+    open_run(world, "run", "auto", "minigpt")[0].begin(2, json.loads(OUR_CONFIG))
     assert (ended_run / METRICS).read_bytes() == lines[0] + lines[1]
     assert os.listdir(ended_run / "checkpoints") == ["set_aside_step_000003"]
 
@@ -211,7 +211,7 @@ def test_going_back_drops_the_later_metrics_and_sets_the_later_checkpoint_aside(
 def test_odd_lines_among_the_metrics_are_set_aside(world, ended_run, capsys, odd):
     lines = (ended_run / METRICS).read_bytes().splitlines(keepends=True)
     (ended_run / METRICS).write_bytes(lines[0] + odd + lines[1] + lines[2] + b'{"step": 4, "lo')
-    open_run(world, "run", "auto", "minigpt")[0].begin(2, json.loads(OURS))
+    open_run(world, "run", "auto", "minigpt")[0].begin(2, json.loads(OUR_CONFIG))
     assert (ended_run / METRICS).read_bytes() == lines[0] + lines[1]
     assert (ended_run / "set_aside_metrics.jsonl").read_bytes() == odd + b'{"step": 4, "lo\n'
     assert "2 line(s) of run/metrics.jsonl are no records of a run, the first is line 2" in capsys.readouterr().out
@@ -238,7 +238,7 @@ def test_metrics_that_are_a_folder_are_an_error_of_one_line(world, ended_run):
     with pytest.raises(InputError, match=r"^cannot write run/metrics\.jsonl: Is a directory$"):
         run_directory.log({"step": 4})
     with pytest.raises(InputError, match=r"run/metrics.jsonl.*Is a directory"):
-        run_directory.begin(2, json.loads(OURS))
+        run_directory.begin(2, json.loads(OUR_CONFIG))
 
 
 @pytest.mark.parametrize("path", ["x" * 300, "file/run", "a\0b"])

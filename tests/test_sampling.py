@@ -24,14 +24,14 @@ def model(request):
     return model
 
 
-def dice():
+def seeded():
     return torch.Generator().manual_seed(3)
 
 
 def without_cache(model, prompts, new_tokens, temperature=1.0):
     """The reference: each text by itself, its whole window through the model for every token."""
     model.eval()
-    texts, generator = [list(prompt) for prompt in prompts], dice()
+    texts, generator = [list(prompt) for prompt in prompts], seeded()
     for _ in range(new_tokens):
         with torch.no_grad():
             rows = [model(torch.tensor([text[-CONTEXT:]]))[0, -1].float() for text in texts]
@@ -44,43 +44,43 @@ def without_cache(model, prompts, new_tokens, temperature=1.0):
 @pytest.mark.parametrize("new_tokens", [1, 12, 24], ids=lambda n: f"{n} tokens")
 def test_the_same_tokens_as_without_a_cache(model, new_tokens):
     """Texts of 1 to 8 tokens in one batch: each attends to its own tokens, and to no padding."""
-    texts = sample(model, RAGGED, new_tokens, generator=dice())
+    texts = sample(model, RAGGED, new_tokens, generator=seeded())
     assert texts == without_cache(model, RAGGED, new_tokens)
     assert len({tuple(text) for text in texts}) == len(RAGGED)
 
 
 def test_past_the_end_of_the_context_the_window_slides(model):
     """The longest text fills the context with 24 new tokens; those after the 25th are drawn without the cache."""
-    assert sample(model, RAGGED, 45, generator=dice()) == without_cache(model, RAGGED, 45)
+    assert sample(model, RAGGED, 45, generator=seeded()) == without_cache(model, RAGGED, 45)
     full = [list(range(CONTEXT))]
-    assert sample(model, full, 3, generator=dice()) == without_cache(model, full, 3)
+    assert sample(model, full, 3, generator=seeded()) == without_cache(model, full, 3)
 
 
 @pytest.mark.parametrize("top_k", [5, 50, 99])
 def test_the_same_tokens_as_generate(model, top_k):
-    prompts = torch.randint(VOCABULARY, (3, 6), generator=dice())
-    slow = generate(model, prompts, 40, temperature=0.8, top_k=top_k, generator=dice())
-    fast = sample(model, prompts.tolist(), 40, temperature=0.8, top_k=top_k, generator=dice())
+    prompts = torch.randint(VOCABULARY, (3, 6), generator=seeded())
+    slow = generate(model, prompts, 40, temperature=0.8, top_k=top_k, generator=seeded())
+    fast = sample(model, prompts.tolist(), 40, temperature=0.8, top_k=top_k, generator=seeded())
     assert fast == slow[:, 6:].tolist()
 
 
 def test_temperature_and_the_default_generator(model):
     torch.manual_seed(3)
     assert sample(model, RAGGED, 8, temperature=0.5) == without_cache(model, RAGGED, 8, temperature=0.5)
-    assert sample(model, RAGGED, 8, temperature=0.5, generator=dice()) != sample(model, RAGGED, 8, generator=dice())
+    assert sample(model, RAGGED, 8, temperature=0.5, generator=seeded()) != sample(model, RAGGED, 8, generator=seeded())
 
 
 def test_a_completion_ends_with_the_end_of_text(model):
-    whole = sample(model, RAGGED, 20, generator=dice())
+    whole = sample(model, RAGGED, 20, generator=seeded())
     end = whole[0][4]
-    texts = sample(model, RAGGED, 20, end_of_text=end, generator=dice())
+    texts = sample(model, RAGGED, 20, end_of_text=end, generator=seeded())
     for short, long in zip(texts, whole, strict=True):
         expected = long[: long.index(end) + 1] if end in long else long
         assert short == expected
     assert texts[0][-1] == end and len(texts[0]) <= 5
 
 
-def watch(monkeypatch):
+def record_sizes(monkeypatch):
     """A list that gets the shape of the tokens of every pass through the model."""
     sizes, real = [], KeyValueCache.hidden
 
@@ -97,8 +97,8 @@ def test_a_model_of_another_library_gets_the_same_tokens(model, rows):
     """At any number of texts per pass; and a text that has ended is left out."""
     model.eval()
     options = {"device": torch.device("cpu"), "rows": rows}
-    texts = sample_without_cache(model, RAGGED, 12, temperature=0.7, generator=dice(), **options)
-    assert texts == sample(model, RAGGED, 12, temperature=0.7, generator=dice())
+    texts = sample_without_cache(model, RAGGED, 12, temperature=0.7, generator=seeded(), **options)
+    assert texts == sample(model, RAGGED, 12, temperature=0.7, generator=seeded())
     likeliest = sample(model, RAGGED, 12, temperature=1e-4)
     end, sizes = likeliest[0][4], []
 
@@ -113,24 +113,24 @@ def test_a_model_of_another_library_gets_the_same_tokens(model, rows):
 
 
 def test_it_stops_when_all_texts_have_ended(model, monkeypatch):
-    (whole,) = sample(model, [[1, 2]], 20, generator=dice())
+    (whole,) = sample(model, [[1, 2]], 20, generator=seeded())
     steps = whole.index(whole[2]) + 1
-    sizes = watch(monkeypatch)
-    assert sample(model, [[1, 2]], 20, end_of_text=whole[2], generator=dice()) == [whole[:steps]]
+    sizes = record_sizes(monkeypatch)
+    assert sample(model, [[1, 2]], 20, end_of_text=whole[2], generator=seeded()) == [whole[:steps]]
     assert len(sizes) == steps < 20
 
 
 def test_each_token_goes_through_the_model_once(model, monkeypatch):
     """The model computes 4 prompts of up to 8 tokens, then one token per text and step."""
-    sizes = watch(monkeypatch)
-    sample(model, RAGGED, 6, generator=dice())
+    sizes = record_sizes(monkeypatch)
+    sample(model, RAGGED, 6, generator=seeded())
     assert sizes == [(4, 8), *[(4, 1)] * 5]
 
 
 def test_the_model_is_left_as_it_was(model):
     model.train()
     weights = {name: value.clone() for name, value in model.state_dict().items()}
-    sample(model, RAGGED, 3, generator=dice())
+    sample(model, RAGGED, 3, generator=seeded())
     assert model.training and all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
     assert not any(parameter.grad is not None for parameter in model.parameters())
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 import pytest
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from ddp_course.authoring import commands as authoring
 from ddp_course.authoring.notebook_run import WRITE_FOLDERS, cell_label, read_notebook
@@ -82,7 +81,7 @@ def problems(destination: str, text: str, ruff_faults: dict[tuple[str, str], lis
         compile(tree, destination, "exec")
     except SyntaxError as error:
         return [f"does not compile: {error}"]
-    faults = [*absolute_paths(tree), *fixed_ports(text), *endings(destination, text), *held_at_the_end(tree)]
+    faults = [*absolute_paths(tree), *fixed_ports(text), *endings(destination, text), *ddp_outlives_group(tree)]
     return [*faults, *ruff_faults[destination, text]]
 
 
@@ -123,7 +122,7 @@ def endings(destination: str, text: str):
         yield "its ranks exchange nothing: a dist.barrier() before the end, or one leaves while another still connects"
 
 
-def held_at_the_end(tree: ast.AST):
+def ddp_outlives_group(tree: ast.AST):
     """DDP that outlives its group: its end then waits for gloo's thread, which may wait for Python (seen in 15)."""
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef):
@@ -214,9 +213,3 @@ def test_a_wrong_script_is_named(what, ruff_faults):
 @pytest.mark.parametrize("destination", ["one.py", "../scripts/one.py", "/tmp/scripts/one.py", "-a scripts/one.py"])
 def test_a_script_in_the_wrong_place_is_named(destination):
     assert "scripts/ or answers/ only" in problems(destination, "x = 1\n", {})[0]
-
-
-def test_scripts_are_found_in_cells():
-    script, plain = new_code_cell("%%writefile scripts/a.py\nx = 1\ny = 2"), new_code_cell("x = 1")
-    nb = new_notebook(cells=[script, plain, new_markdown_cell("%%writefile scripts/no.py")])
-    assert list(written_files(nb)) == [(script, "scripts/a.py", "x = 1\ny = 2")]

@@ -43,7 +43,7 @@ def curves(lines):
 
 
 @pytest.fixture(scope="module")
-def of_the_trainer(tmp_path_factory):
+def trainer_losses(tmp_path_factory):
     run_dir = tmp_path_factory.mktemp("trainer") / "run"
     train_in_turn([[str(word) for word in (*TRAINER, "--run-dir", run_dir)]], 1, run_dir.parent)
     return {"loss": metrics(run_dir), "validation loss": metrics(run_dir, "val_loss")}
@@ -57,12 +57,12 @@ def finished(tmp_path_factory):
 
 
 @pytest.mark.parametrize("nproc", [1, pytest.param(2, marks=pytest.mark.smoke), 3, 4])
-def test_its_losses_are_the_trainers(of_the_trainer, finished, nproc):
+def test_its_losses_are_the_trainers(trainer_losses, finished, nproc):
     run = finished[1] if nproc == 2 else warm.ranks(SKELETON, *FLAGS, nproc=nproc)
     losses = curves(run.lines[0])
-    for name, of_step in of_the_trainer.items():
+    for name, of_step in trainer_losses.items():
         assert losses[name] == pytest.approx(of_step, abs=PRINTED), name
-    assert not any(run.lines[rank] for rank in range(1, nproc)), "one rank speaks for all"
+    assert not any(run.lines[rank] for rank in range(1, nproc)), "only rank 0 prints"
     assert all(float(re.search(r"  tokens/s (\d+)$", line)[1]) > 0 for line in run.lines[0] if "  loss " in line)
 
 

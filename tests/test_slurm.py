@@ -15,7 +15,7 @@ from ddp_course.cluster.namespaces import path
 from ddp_course.cluster.slurm import PROGRAMS
 
 MISSING = unavailable() or slurm_unavailable()
-here = pytest.mark.skipif(bool(MISSING), reason=MISSING or "")
+needs_slurm = pytest.mark.skipif(bool(MISSING), reason=MISSING or "")
 TEMPLATE = "ddp_course/cluster/templates/minigpt.sbatch"
 
 
@@ -38,7 +38,7 @@ until [ "${SLURM_RESTART_COUNT:-0}" = 2 ]; do sleep 0.2; done
 """
 
 
-@here
+@needs_slurm
 def test_the_template_starts_the_same_run_again_after_a_requeue_and_after_a_signal(slurm, tmp_path):
     """Without torch. With the trainer, preempted and at its time limit: notebook 16, which is a test, too."""
     (tmp_path / "torchrun").write_text(TORCHRUN)
@@ -63,7 +63,7 @@ def test_the_template_starts_the_same_run_again_after_a_requeue_and_after_a_sign
             assert launch.endswith(f" --run-dir {tmp_path / 'run'} --resume auto --steps 9")
 
 
-@here
+@needs_slurm
 def test_the_queue_preempts_cancels_and_keeps_exit_codes(slurm, tmp_path):
     (tmp_path / "sleep.sh").write_text("#!/bin/bash\n#SBATCH --nodes=2 --requeue\necho begun\nsleep 600\n")
     (tmp_path / "three.sh").write_text("#!/bin/bash\nsrun hostname\nexit 3\n")
@@ -104,7 +104,7 @@ sys.exit(75)
 """
 
 
-@here
+@needs_slurm
 def test_this_slurm_does_with_the_batch_scripts_of_exercise_16_what_the_played_one_does(slurm, tmp_path):
     (tmp_path / "train").write_text(TRAIN)
     (tmp_path / "train").chmod(0o755)

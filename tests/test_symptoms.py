@@ -15,8 +15,8 @@ PAGE = (NOTEBOOKS / "symptoms.md").read_text(encoding="utf-8")
 CHEAT_SHEET = (NOTEBOOKS / "cheat_sheet.md").read_text(encoding="utf-8")
 ENTRY = re.compile(r"^### (`+) ?(.+?) ?\1\n\n(.+?)(?=\n#|\n\||\Z)", re.MULTILINE | re.DOTALL)
 LINK = r"\[([^\]]+)\]\((\w+\.ipynb)\)"
-PLACES = re.compile(rf"\b(shown|explained) in ({LINK}(?:(?:, | and ){LINK})*)", re.IGNORECASE)
-NOWHERE = re.compile(r"(No section runs it|The text needs GPUs)\b")
+REFERENCE = re.compile(rf"\b(shown|explained) in ({LINK}(?:(?:, | and ){LINK})*)", re.IGNORECASE)
+NO_SECTION = re.compile(r"(No section runs it|The text needs GPUs)\b")
 ENTRIES = {message: text for _, message, text in ENTRY.findall(PAGE)}
 
 
@@ -62,9 +62,11 @@ def problems(message: str, text: str) -> list[str]:
     if "**First:**" not in text:
         return ["it does not say what to do first"]
     references = [
-        (reference[1].lower(), *link) for reference in PLACES.finditer(text) for link in re.findall(LINK, reference[2])
+        (reference[1].lower(), *link)
+        for reference in REFERENCE.finditer(text)
+        for link in re.findall(LINK, reference[2])
     ]
-    if not references and not NOWHERE.search(text):
+    if not references and not NO_SECTION.search(text):
         return ["it names no section, and does not say that none runs it"]
     faults = []
     for how, label, notebook in references:

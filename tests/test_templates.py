@@ -23,8 +23,8 @@ from ddp_course.cluster.namespaces import path
 from ddp_course.cluster.pods import Pod, pods, run
 from ddp_course.distributed.torch_versions import has_shutdown_timeout
 
-here = pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "")
-with_models = pytest.mark.skipif(bool(models_missing()), reason=models_missing() or "")
+needs_namespaces = pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "")
+needs_models = pytest.mark.skipif(bool(models_missing()), reason=models_missing() or "")
 TEMPLATES = ROOT / "ddp_course" / "cluster" / "templates"
 KUBERNETES = ["trainjob.yaml", "jobset.yaml"]
 COURSE = "ddp_course/minigpt_ddp.py"
@@ -60,7 +60,7 @@ def changed(document: dict, location: tuple, new: object) -> dict:
     return document
 
 
-@with_models
+@needs_models
 @pytest.mark.parametrize("file", KUBERNETES)
 def test_every_field_of_a_manifest_exists_and_each_one_misspelt_is_found(file):
     for document in documents(TEMPLATES / file):
@@ -81,7 +81,7 @@ def test_every_field_of_the_skypilot_task_exists_and_each_one_misspelt_is_found(
     assert problems(changed(task, ("num_nodes",), "two")) == ["num_nodes: 'two' is not of type 'integer'"]
 
 
-@with_models
+@needs_models
 def test_a_wrong_type_and_a_missing_field_are_named_with_their_location():
     job, job_set = document("trainjob.yaml", "TrainJob"), document("jobset.yaml", "JobSet")
     container = ("spec", "replicatedJobs", 0, "template", "spec", "template", "spec", "containers", 0)
@@ -164,7 +164,7 @@ print(json.dumps([sys.argv[1:], dict(os.environ)]))
 """
 
 
-@here
+@needs_namespaces
 @pytest.mark.parametrize("file", [*KUBERNETES, "skypilot.yaml"])
 def test_the_command_of_every_file_asks_torchrun_for_the_same_launch_on_machines(file, tmp_path, monkeypatch):
     """A stand-in for torchrun prints arguments and variables; torchrun's own parser reads them here."""
@@ -197,7 +197,7 @@ def test_the_command_of_every_file_asks_torchrun_for_the_same_launch_on_machines
             assert command == ["-u", COURSE, *asked] and (tmp_path / COURSE).exists()
 
 
-@here
+@needs_namespaces
 def test_the_trainer_on_two_machines_equals_the_trainer_here(tmp_path):
     """By the file whose launch is the least direct: torchrun reads the operator's variables."""
     (tmp_path / "data.py").write_text(CODE)
@@ -211,7 +211,7 @@ def test_the_trainer_on_two_machines_equals_the_trainer_here(tmp_path):
     assert losses == metrics(tmp_path / "here") and len(losses) == 4
 
 
-@here
+@needs_namespaces
 def test_a_pod_that_fails_ends_the_others(tmp_path):
     first, second = (Pod(name, (f"{name}.set", name), {}, (), ()) for name in ("set-0", "set-1"))
     fails = Pod(first.name, first.names, {"A": "1"}, (), ("bash", "-c", "getent hosts set-1.set; exit 3"))

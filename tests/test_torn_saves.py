@@ -31,8 +31,8 @@ def state(step):
     return {"step": step, "model": weights, "optimizer": {"state": moments}}
 
 
-class Clock:
-    """Counts the bytes that are written and the calls that are made; kills this process when its time has come.
+class SaveCounter:
+    """Counts the bytes that a save writes and the calls that it makes; kills this process at a byte or a call.
 
     byte    kill after so many bytes, counted over all files of the save
     call    kill at this call, counted from 0 over those in CALLS; `after`: when it is done, not before
@@ -55,19 +55,19 @@ class Clock:
         return call
 
     @contextlib.contextmanager
-    def ticking(self):
+    def counting(self):
         """Files that are opened for writing are unbuffered and counted; so are the calls."""
-        clock, true_calls = self, {name: getattr(os, name) for name in CALLS}
+        counter, original_calls = self, {name: getattr(os, name) for name in CALLS}
 
         class CountedFile(io.FileIO):
             def write(self, data):
                 data = memoryview(data).cast("B")
-                left = len(data) if clock.byte is None else min(len(data), clock.byte - clock.bytes)
+                left = len(data) if counter.byte is None else min(len(data), counter.byte - counter.bytes)
                 done = 0
                 while done < left:
                     done += super().write(data[done:left])
-                clock.bytes += left
-                if clock.bytes == clock.byte:
+                counter.bytes += left
+                if counter.bytes == counter.byte:
                     os.kill(os.getpid(), signal.SIGKILL)
                 return len(data)
 
@@ -78,22 +78,22 @@ class Clock:
             return file if "b" in mode else io.TextIOWrapper(file, write_through=True)
 
         checkpoint.open = opened
-        for name, function in true_calls.items():
-            setattr(os, name, clock.counted(name, function))
+        for name, function in original_calls.items():
+            setattr(os, name, counter.counted(name, function))
         try:
             yield self
         finally:
             del checkpoint.open
-            for name, function in true_calls.items():
+            for name, function in original_calls.items():
                 setattr(os, name, function)
 
 
-def killed(save, clock):
-    """Run `save` in a fork of this process, under `clock`; whether it was killed before its end."""
+def killed(save, counter):
+    """Run `save` in a fork of this process, under `counter`; whether it was killed before its end."""
     child = os.fork()
     if child == 0:
         try:
-            with clock.ticking():
+            with counter.counting():
                 save()
         finally:
             os._exit(0)
@@ -103,9 +103,9 @@ def killed(save, clock):
 
 def length_of_a_save(folder):
     checkpoint.save(folder, 1, state(1))  # makes the folders
-    with Clock().ticking() as clock:
+    with SaveCounter().counting() as counter:
         checkpoint.save(folder, 2, state(2))
-    return clock
+    return counter
 
 
 def equal(a, b):
@@ -123,7 +123,7 @@ def test_the_newest_whole_one_loads_after_a_hundred_kills(tmp_path):
     choose, newest = random.Random(9), 1
     for step in range(2, KILLS + 2):
         byte = choose.randrange(1, length)
-        assert killed(lambda step=step: checkpoint.save(tmp_path, step, state(step), keep=2), Clock(byte=byte))
+        assert killed(lambda step=step: checkpoint.save(tmp_path, step, state(step), keep=2), SaveCounter(byte=byte))
         newest_path = checkpoint.newest_valid(tmp_path)
         # Only the last bytes, those of `latest`, are written when the checkpoint has its name already.
         assert newest_path.name in (f"step_{newest:06d}", f"step_{step:06d}"), f"killed at byte {byte} of {length}"
@@ -142,8 +142,8 @@ def test_the_newest_whole_one_loads_after_a_kill_at_any_call(tmp_path):
     step = newest = 1
     for number, after in ((number, after) for number in range(len(calls)) for after in (False, True)):
         step += 1
-        clock = Clock(call=number, after=after)
-        there = killed(lambda step=step: checkpoint.save(tmp_path, step, state(step)), clock)
+        counter = SaveCounter(call=number, after=after)
+        there = killed(lambda step=step: checkpoint.save(tmp_path, step, state(step)), counter)
         newest_path = checkpoint.newest_valid(tmp_path)
         newest = step if (number, after) >= (renamed, True) else newest
         assert there and newest_path.name == f"step_{newest:06d}", (
@@ -165,7 +165,7 @@ def test_a_plain_torch_save_does_not_survive(tmp_path):
             with checkpoint.open(path, "wb") as file:
                 torch.save(state(step), file)
 
-        assert killed(save, Clock(byte=byte))
+        assert killed(save, SaveCounter(byte=byte))
         try:
             lost += torch.load(path)["step"] not in (1, step)
         except (OSError, RuntimeError, EOFError):
@@ -180,14 +180,14 @@ FLAGS += ("--validation-windows", 8, "--resume", "auto")
 KILLED = f"""
 import contextlib, itertools, json, sys
 sys.path.append({str(Path(__file__).parent)!r})
-from test_torn_saves import Clock
+from test_torn_saves import SaveCounter
 from ddp_course import minigpt_ddp
 from ddp_course.checkpoint import checkpoint
 
-clock, saves, save = Clock(**json.loads(sys.argv.pop(1))), itertools.count(1), checkpoint.save
+counter, saves, save = SaveCounter(**json.loads(sys.argv.pop(1))), itertools.count(1), checkpoint.save
 
 def counted(*args, **kwargs):
-    with clock.ticking() if next(saves) == 3 else contextlib.nullcontext():
+    with counter.counting() if next(saves) == 3 else contextlib.nullcontext():
         return save(*args, **kwargs)
 
 checkpoint.save = counted

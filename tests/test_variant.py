@@ -17,22 +17,22 @@ NONE = {"02.1", "12.3", "16.1", "27.1"}  # answers of a few lines, which a renam
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory):
+def exercise_set(tmp_path_factory):
     folder = tmp_path_factory.mktemp("variant") / "17"
     assert variant.main(["17", "--questions", "05.3", "18.3", "--out", str(folder)]) == 0
     return folder
 
 
-def test_the_public_solution_is_no_repair_and_the_key_is(written, tmp_path):
+def test_the_public_solution_is_no_repair_and_the_key_is(exercise_set, tmp_path):
     answers = {
         "copied": text_of("05.3", SOLUTION),
-        "nothing_done": (written / "handout" / "05_3.py").read_text(),
-        "repaired": "# found it\n" + (written / "key" / "05_3.py").read_text(),
+        "nothing_done": (exercise_set / "handout" / "05_3.py").read_text(),
+        "repaired": "# found it\n" + (exercise_set / "key" / "05_3.py").read_text(),
     }
     for student, text in answers.items():
         (tmp_path / "answers" / student).mkdir(parents=True)
         (tmp_path / "answers" / student / "05_3.py").write_text(text)
-    command = [str(tmp_path / "answers"), "--out", str(tmp_path / "results"), "--variant", str(written)]
+    command = [str(tmp_path / "answers"), "--out", str(tmp_path / "results"), "--variant", str(exercise_set)]
     assert batch.main(command) == 0
     rows = {row["student"]: row["05.3"] for row in csv.DictReader((tmp_path / "results" / "grades.csv").open())}
     assert rows == {"copied": "0", "nothing_done": "0", "repaired": "1"}
@@ -40,31 +40,31 @@ def test_the_public_solution_is_no_repair_and_the_key_is(written, tmp_path):
     assert "lines of code differ from the script that was handed out" in words
 
 
-def test_another_seed_writes_another_script_and_the_same_seed_the_same(written):
+def test_another_seed_writes_another_script_and_the_same_seed_the_same(exercise_set):
     same, other = variant.make("18.3", 17), variant.make("18.3", 18)
-    assert same.handout == (written / "handout" / "18_3.py").read_text() != other.handout
+    assert same.handout == (exercise_set / "handout" / "18_3.py").read_text() != other.handout
     assert changed_lines(same.key, other.handout) > same.lines, (
         "the repair of one seed is no repair of another's script"
     )
 
 
-def test_comments_and_line_breaks_are_free(written, tmp_path):
+def test_comments_and_line_breaks_are_free(exercise_set, tmp_path):
     answer = tmp_path / "05_3.py"
-    answer.write_text((written / "key" / "05_3.py").read_text().replace("(", "(  # why\n", 1))
-    assert read_handouts(written).judge(Verdict("05.3", PASSED), answer).passed
+    answer.write_text((exercise_set / "key" / "05_3.py").read_text().replace("(", "(  # why\n", 1))
+    assert read_handouts(exercise_set).judge(Verdict("05.3", PASSED), answer).passed
 
 
-def test_a_folder_that_is_there_is_left_alone_and_one_without_a_variant_is_named(written, tmp_path, capsys):
-    assert variant.main(["17", "--out", str(written)]) == 2
+def test_a_folder_that_is_there_is_left_alone_and_one_without_a_variant_is_named(exercise_set, tmp_path, capsys):
+    assert variant.main(["17", "--out", str(exercise_set)]) == 2
     assert "exists" in capsys.readouterr().err
     with pytest.raises(InputError, match="make variant writes"):
         read_handouts(tmp_path)
 
 
-def test_a_question_that_the_set_lacks_is_not_left_out_in_silence(written, tmp_path, capsys):
+def test_a_question_that_the_set_lacks_is_not_left_out_in_silence(exercise_set, tmp_path, capsys):
     (tmp_path / "answers" / "ann").mkdir(parents=True)
     (tmp_path / "answers" / "ann" / "02_2.py").write_text("")
-    command = [str(tmp_path / "answers"), "--out", str(tmp_path / "out"), "--variant", str(written)]
+    command = [str(tmp_path / "answers"), "--out", str(tmp_path / "out"), "--variant", str(exercise_set)]
     assert batch.main([*command, "--questions", "02.2", "05.3"]) == 64
     assert "no script for 02.2" in capsys.readouterr().err and not (tmp_path / "out").exists()
 
