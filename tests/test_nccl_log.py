@@ -21,11 +21,11 @@ def job(network="Socket", silent=(), prefix=""):
     lines = [(0, "NCCL version 2.30.7+cuda13.3"), (0, "Bootstrap: Using eth0:10.77.0.1<0>")]
     for rank in range(4):
         started = init.format(rank, rank % 2, f"{rank % 2 + 1}000")
-        target, way = (rank + 1) % 4, f"NET/{network}/0" if rank % 2 else "SHM/direct"
+        target, transport = (rank + 1) % 4, f"NET/{network}/0" if rank % 2 else "SHM/direct"
         lines += [(rank, f"Using network {network}"), (rank, started + "START")]
         lines += [(rank, f"comm 0x55d0 rank {rank} nRanks 4 nNodes 2 localRanks 2 localRank {rank % 2} MNNVL 0")]
         lines += [
-            (rank, f"Channel 0{channel}/0 : {rank}[{rank % 2}] -> {target}[{target % 2}] [send] via {way}")
+            (rank, f"Channel 0{channel}/0 : {rank}[{rank % 2}] -> {target}[{target % 2}] [send] via {transport}")
             for channel in range(2)
         ]
         if rank not in silent:
@@ -95,7 +95,7 @@ def test_the_group_that_began_last_counts():
 
 @pytest.mark.parametrize(
     ("text", "kind", "meaning"),
-    [  # forms of other versions and of other ways
+    [  # forms of other versions and of other transports
         ("Bootstrap : Using [0]ens5:10.0.0.4<0>", "bootstrap", "10.0.0.4, card ens5"),
         ("Bootstrap : Using ens5:fe80::1%ens5<0>", "bootstrap", "fe80::1%ens5, card ens5"),
         ("Bootstrap : Using lo:127.0.0.1<0>", "bootstrap", "nobody reaches it"),
@@ -160,15 +160,18 @@ def test_the_address_in_the_id(monkeypatch):
         assert nccl_bootstrap.bootstrap_address("libnccl.so.2") == expected
 
 
-@pytest.mark.parametrize("more", [[], ["--record"]])
-def test_without_nccl_or_with_an_error_of_it(monkeypatch, capsys, tmp_path, more):
-    monkeypatch.setattr(sys, "argv", ["nccl_bootstrap", "--library", str(tmp_path / "libnccl.so.2"), *more])
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--library /nowhere/libnccl.so.2", "no NCCL here"),
+        ("--library /nowhere/libnccl.so.2 --record", "no NCCL here"),
+        ("--hold -1", "--hold is a number of seconds, not -1"),
+        ("", "error 5"),
+    ],
+)
+def test_without_nccl_or_with_an_error_of_it(monkeypatch, capsys, flags, message):
+    if not flags:
+        monkeypatch.setattr(nccl_bootstrap.ctypes, "CDLL", lambda path: Library(b"", code=5))
+    monkeypatch.setattr(sys, "argv", ["nccl_bootstrap", *flags.split()])
     assert nccl_bootstrap.main() == 2
-    assert "no NCCL here" in capsys.readouterr().err
-    monkeypatch.setattr(sys, "argv", ["nccl_bootstrap", "--hold", "-1"])
-    assert nccl_bootstrap.main() == 2
-    assert "--hold is a number of seconds, not -1" in capsys.readouterr().err
-    monkeypatch.setattr(sys, "argv", ["nccl_bootstrap"])
-    monkeypatch.setattr(nccl_bootstrap.ctypes, "CDLL", lambda path: Library(b"", code=5))
-    assert nccl_bootstrap.main() == 2
-    assert "error 5" in capsys.readouterr().err
+    assert message in capsys.readouterr().err

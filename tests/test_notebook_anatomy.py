@@ -37,8 +37,8 @@ LEDGER_NAME = re.compile(r"\bseed \d{3}\b|\bB\d{1,2}\b")
 SHOWN = re.compile(r"^(ddp_course/\S+\.py)\b.*\n((?: *\d+(?:  .*)?(?:\n|$))+)", re.MULTILINE)  # by show_source
 QUESTION = re.compile(r"^\*\*Question\.\*\* (?:.+\n)+\n(?:<details>.*</details>(?:\n|$))+", re.MULTILINE)
 CHOICE = re.compile(r"^<details><summary>(.+)</summary>(.*)</details>$", re.MULTILINE)
-MARKDOWN = re.compile(r"`|\*\*\S.*\*\*|\]\(")  # shown as it is inside of HTML
-COMPARES = re.compile(  # a sentence that says how two measured things compare: such a word, and a number or this run
+MARKDOWN = re.compile(r"`|\*\*\S.*\*\*|\]\(")  # inside of HTML it is not rendered
+COMPARES = re.compile(  # a sentence that compares measured things: a comparing word, and a number or this run
     r"(?=.*(?:\d|\bhere\b|\bthis machine\b|\bmeasured\b|\babove\b)).*"
     r"\b(?:faster|slower|quicker|cheaper|less|fewer|more|larger|smaller|higher|lower|longer|shorter|better|worse|equal|"
     r"equally|identical|the same \w+ as|(?:as|half|times) as|as (?:much|many|large|long|fast|often) as|times)\b"
@@ -110,7 +110,7 @@ def outputs_belong_to_code(nb):
 
 
 def gets_the_course_first(nb, path):
-    """The same cell in every notebook, so that each of them can be opened alone on Colab or Kaggle."""
+    """The same cell in every notebook, so that each of them can be opened by itself on Colab or Kaggle."""
     right = nbformat.from_dict(nb)
     put_setup_cell(right, authoring.ROOT, path)
     if notebook_text(right) != notebook_text(nb):
@@ -118,7 +118,7 @@ def gets_the_course_first(nb, path):
 
 
 def shown_source_is_the_packages(nb):
-    """Its lines stand in the file, one after the other; their numbers may have moved."""
+    """Its lines are in the file, one after the other; their numbers may have changed."""
     for cell in code_cells(nb):
         for output in cell.outputs:
             for name, listing in SHOWN.findall(output.get("data", {}).get("text/plain", "")):
@@ -130,11 +130,13 @@ def shown_source_is_the_packages(nb):
 
 
 def predictions_can_be_made_again(nb):
-    """A reader answers after a full run, and runs on from there: no cell then finds a name that a later cell took."""
+    """A reader answers after a full run and runs again from there: no cell may then read what a later cell bound."""
     cells = [cell for cell in code_cells(nb) if not cell.source.startswith("%%")]
     names = [names_of(cell.source) for cell in cells]
     for start, predicts in enumerate(cells):
-        for number in range(start, len(cells)) if "= predict(" in predicts.source else ():
+        if "= predict(" not in predicts.source:
+            continue
+        for number in range(start, len(cells)):
             bound_here, read, _ = names[number]
             for name in sorted(read - bound_here):
                 earlier = [other for other in range(number) if name in names[other][0] | names[other][2]]
@@ -157,7 +159,7 @@ def names_of(source: str) -> tuple[set[str], set[str], set[str]]:
 
 
 def loads_run_no_code(nb):
-    """torch.load says weights_only=True where a reader may copy it: what it can run otherwise depends on torch."""
+    """torch.load gets weights_only=True where a reader may copy it: before torch 2.6 the default was False."""
     for cell in code_cells(nb):
         for line in careless_loads(cell.source):
             yield f"{label(nb, cell)} loads without weights_only=True: {line}"
@@ -168,7 +170,7 @@ def careless_loads(source: str) -> list[str]:
 
 
 def test_nothing_that_a_learner_reads_loads_what_can_run_code():
-    """Of the files beside the notebooks; exercises are made from solutions."""
+    """In the package and the solutions, from which the exercises are made; the notebooks have a rule of their own."""
     paths = [path for folder in ("ddp_course", "solutions") for path in (authoring.ROOT / folder).rglob("*.py")]
     loads = {str(path): careless_loads(path.read_text()) for path in paths if path.name != "wrong.py"}
     assert loads
@@ -256,7 +258,7 @@ def header_box(nb):
 def sections(nb, path):
     name = re.match(r"(\d\d)([a-z]?)_", path.stem)
     if name is None:
-        yield "the file name does not start with two digits (a letter for what is beside the spine) and an underscore"
+        yield "the file name does not start with two digits (a letter for a deep dive) and an underscore"
         return
     number = f"{int(name[1])}{name[2]}"
     text = "\n\n".join(without_code(cell.source) for cell in nb.cells if cell.cell_type == "markdown")

@@ -1,4 +1,4 @@
-"""The pages that a reader sees first: the cheat sheet's script runs, links lead somewhere, notebook 00 trains early."""
+"""The first pages: the cheat sheet's script runs, links resolve, terms lead to notebooks, notebook 00 trains early."""
 
 import re
 
@@ -18,7 +18,7 @@ ROW = re.compile(r"^\| ([^|]+) \|.*\]\((\w+\.ipynb)\) \|$", re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page):
+def test_links_resolve(page):
     targets = [target for target in LINK.findall(PAGES[page]) if not target.startswith("http")]
     assert targets and [target for target in targets if not (ROOT / "notebooks" / target).exists()] == []
 
@@ -36,7 +36,7 @@ def test_the_script_has_the_same_losses_on_one_two_and_three_processes(tmp_path)
         assert losses_of_several == pytest.approx(single, abs=2e-6)  # six decimals, in another order of additions
 
 
-def words_of(notebook):
+def text_of_notebook(notebook):
     """The normalized text of all cells and outputs of a notebook."""
     nb = read_notebook(ROOT / "notebooks" / notebook)
     texts = [cell.source for cell in nb.cells]
@@ -51,7 +51,7 @@ def normalized(text):
 
 @pytest.mark.parametrize("notebook", sorted({notebook for page in PAGES.values() for _, notebook in ROW.findall(page)}))
 def test_a_notebook_has_the_words_and_the_errors_that_lead_to_it(notebook):
-    words = words_of(notebook)
+    text_and_outputs = text_of_notebook(notebook)
     terms = [
         word for term, target in ROW.findall(PAGES["glossary.md"]) if target == notebook for word in term.split(", ")
     ]
@@ -62,7 +62,7 @@ def test_a_notebook_has_the_words_and_the_errors_that_lead_to_it(notebook):
         if target == notebook
         for text in re.findall("`([^`]+)`", row)
     ]
-    assert [word for word in terms + errors if normalized(word) not in words] == []
+    assert [word for word in terms + errors if normalized(word) not in text_and_outputs] == []
 
 
 # ---- the names of other libraries --------------------------------------------------------------------------------

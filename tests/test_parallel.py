@@ -37,7 +37,7 @@ PACKED = ("--pack", "--activation-checkpointing", "--gradient-clip", 0)
 DROPOUT = (*GROUPED, "--dropout", 0.2)
 MIXED = ("--precision", "float32", "--param-dtype", "bfloat16")
 ONE_STEP = ("--steps", 1)
-# Each axis alone, and those from whose checkpoints a run goes on; the others weekly.
+# Each axis by itself, and the meshes whose checkpoints are resumed from; the others weekly.
 MESHES_OF_FOUR = (4, 1, 1, 1, 1), (1, 1, 4, 1, 1), (1, 1, 1, 4, 1), (1, 1, 1, 1, 4)
 MESHES_OF_FOUR += (2, 1, 2, 1, 1), (1, 1, 1, 2, 2), (2, 1, 1, 1, 2)
 SETTINGS = {"packed": PACKED, "grouped": GROUPED, "dropout": DROPOUT}
@@ -398,16 +398,24 @@ def test_one_process_is_a_mesh_too(tmp_path, one_process):
 @pytest.mark.parametrize(
     "wrong, message",
     [
-        (("--tp", 0), "--tp must be at least 1, not 0"),
-        (("--dropout", 1.5), "--dropout must be from 0 to below 1, not 1.5"),
-        (MIXED[2:], "--param-dtype bfloat16 needs --precision float32, that of the main weights, not float64"),
-        (("--precision", "auto"), "argument --precision: invalid choice: 'auto'"),
-        (("--schedule", "zbv"), "argument --schedule: invalid choice: 'zbv'"),
+        ("--tp 0", "--tp must be at least 1, not 0"),
+        ("--dropout 1.5", "--dropout must be from 0 to below 1, not 1.5"),
+        (
+            "--param-dtype bfloat16",
+            "--param-dtype bfloat16 needs --precision float32, that of the main weights, not float64",
+        ),
+        ("--precision auto", "argument --precision: invalid choice: 'auto'"),
+        ("--schedule zbv", "argument --schedule: invalid choice: 'zbv'"),
+        ("--ep 2", "--ep 2 needs --experts"),
+        ("--experts 4 --ep 3", "--experts 4 is not a multiple of --ep 3: each rank has whole experts"),
+        ("--experts 4 --best 5", "--best 5 is more than --experts 4"),
+        ("--experts 0", "--experts must be at least 1, not 0"),
+        ("--experts 4 --bias-rate -1", "--bias-rate must be at least 0, not -1.0"),
     ],
 )
 def test_bad_flags_are_one_sentence(tmp_path, wrong, message):
     with pytest.raises(InputError) as refused:
-        parse(parallel_ddp.PRESETS, flags(tmp_path, *wrong))
+        parse(parallel_ddp.PRESETS, flags(tmp_path, *wrong.split()))
     assert message in str(refused.value)
 
 

@@ -18,7 +18,7 @@ def test_the_plain_model_computes_minigpts_loss_and_gradients(monkeypatch: pytes
     fast = minigpt.MiniGPT(model_config).double()
     monkeypatch.setattr(minigpt, "Attention", MaskedAttention)
     plain = PlainMiniGPT(model_config).double()
-    plain.load_state_dict(fast.state_dict(), strict=False)  # it keeps a mask besides
+    plain.load_state_dict(fast.state_dict(), strict=False)  # the plain model also has a mask
 
     tokens, targets = torch.randint(17, (2, 3, 8)).unbind()
     for model in (fast, plain):

@@ -145,7 +145,7 @@ def test_reported_details_of_experts_lower_the_bytes_sent():
 
 
 def test_a_constant_predicts_mfu_as_well_as_the_formulas():
-    """The result against the headline: where a constant wins, and what the formulas have that it has not."""
+    """The constant has the smaller mean error; the formulas have a correlation, the constant has none."""
     formulas, constant = null_model.of_formulas(RUNS), null_model.of_constant(RUNS)
     assert constant.mean < formulas.mean < 0.1 and constant.largest < formulas.largest < 0.25
     assert null_model.best_constant([published.mfu for published in RUNS]) == 0.38
@@ -223,7 +223,7 @@ def test_more_nodes_have_a_lower_mfu():
 @pytest.mark.parametrize("gpus", [8, 64, 1024])
 @pytest.mark.parametrize("link", [50e9, 1.25e9])
 def test_plain_ddp_takes_as_long_by_both_programs(gpus, link):
-    """The plan's formula beside the simulation of DDP's buckets."""
+    """The plan's formula against the simulation of DDP's buckets."""
     assumptions = {"mfu": 0.55, "link_share": 0.76, "latency": 17.5e-6, "spread": 0.0}
     model = MODELS["gpt2-xl"]
     job = Job(model, Cluster(gpus, 80e9, link), gpus * 16 * model.context)

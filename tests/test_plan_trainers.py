@@ -197,7 +197,7 @@ def test_every_trainer_has_flags_for_every_mesh_of_its_plan():
 
 
 def kept_by_a_block(tp):
-    """What a block of rank 0 keeps for backward, in numbers per token of the global batch and unit of the width."""
+    """Numbers that a block of rank 0 keeps for backward, per token of the global batch and unit of the width."""
 
     def kept(layers):
         model_config = MiniGPTConfig(vocab_size=64, context=32, layers=layers, heads=4, width=64)

@@ -83,9 +83,9 @@ def test_it_leaves_the_reference_for_the_rewards_of_what_it_writes(runs):
     assert any(0 < reward < 1 for reward in rewards.values()), "a group with nothing to compare teaches nothing"
     assert kl[1] == pytest.approx(0, abs=1e-6) and kl[4] > 0
     assert re.search("hf:.*huggingface_step_000004", (runs / "printed_0").read_text())
-    assert not (runs / "printed_1").read_text(), "only rank 0 speaks"
+    assert not (runs / "printed_1").read_text(), "only rank 0 prints"
     samples = (runs / "whole/samples.txt").read_text()
-    assert "<|end|>" not in samples, "what stands before a prompt is no part of the text"
+    assert "<|end|>" not in samples, "the token before a prompt is no part of the text"
 
 
 def test_two_ranks_resume_bit_equal(runs):
@@ -94,7 +94,7 @@ def test_two_ranks_resume_bit_equal(runs):
 
 
 def test_the_policy_is_written_as_a_folder_that_loads_again(transformers, runs, folder, code, tmp_path):
-    """By transformers, and by --pretrained, for one process that goes on from it."""
+    """By transformers, and by --pretrained, for one process that trains it further."""
     written = runs / "whole/huggingface_step_000004"
     saved = {name.removeprefix("model."): value for name, value in checkpoint(runs / "whole", 4)["model"].items()}
     own = transformers.AutoModelForCausalLM.from_pretrained(written)

@@ -1,4 +1,4 @@
-"""--precision: what auto takes, that rank 0 decides, what a checkpoint keeps, and what the switches mean."""
+"""--precision: the choice of auto, made by rank 0 and kept in checkpoints, and what the switches mean."""
 
 import json
 from unittest import mock

@@ -316,4 +316,4 @@ def test_the_seed_decides_every_generator_alike_or_by_rank():
     assert after(shared, 7) == after(shared, 7) and after(own, 7, 1) == after(own, 7, 1)
     for left, right in ((after(shared, 7), after(shared, 8)), (after(own, 7, 0), after(own, 7, 1))):
         assert all(a != b for a, b in zip(left, right, strict=True))
-    after(shared, 2**64 - 1), after(own, 2**64 - 1, 99)
+    after(shared, 2**64 - 1), after(own, 2**64 - 1, 99)  # the largest seed

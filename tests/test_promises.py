@@ -1,4 +1,4 @@
-"""Two warnings of the notebooks come true on two ranks, each beside the line that avoids it."""
+"""Two warnings of the notebooks come true on two ranks, and do not with the line that the notebook gives."""
 
 import pytest
 import warm

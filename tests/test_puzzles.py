@@ -248,7 +248,7 @@ def test_resumed_is_bit_equal(runs):
     tables = [checkpoint(runs / title, STEPS)["embedding"]["table"] for title in ("resumed", "2")]
     assert torch.equal(*tables)
     names = [json.loads((runs / title / "config.json").read_text())["run_name"] for title in ("resumed", "2")]
-    assert names[0] == names[1], "a run that goes on has taken another name"
+    assert names[0] == names[1], "a resumed run has taken another name"
 
 
 def test_distributed_checkpoints_resume_at_another_world_size(runs, tmp_path):
@@ -262,7 +262,7 @@ def test_distributed_checkpoints_resume_at_another_world_size(runs, tmp_path):
 
 @pytest.mark.usefixtures("warm_launches")
 def test_sigterm_saves_on_all_ranks_and_torchrun_does_not_start_them_again(tmp_path):
-    """Whoever stops a run does not want --max-restarts runs more. Started again by hand, it goes on."""
+    """A stopped run is not to be restarted by --max-restarts. Started again by hand, it resumes."""
     run_dir, pid, seldom = tmp_path / "run", os.getpid(), ("validate_every=0", "checkpoint_every=0")
     watcher = when(lambda: (run_dir / "metrics.jsonl").exists(), lambda: signal_ranks(pid, signal.SIGTERM))
     words, options = flags(run_dir, *seldom, "steps=100000"), {"torchrun_args": ["--max-restarts=2"], "timeout": 600}
@@ -320,8 +320,8 @@ def test_a_bad_setting_is_named(tmp_path, what):
 
 
 def test_flags_and_key_value_words_win_over_a_file_wherever_it_stands(tmp_path):
-    (tmp_path / "mine.txt").write_text("# mine\npreset=tiny\nlearning_rate=0.5\nsteps=7\nmax_seconds=9\n")
-    config = parse(PRESETS, ["steps=8", "--seed", "3", f"@{tmp_path}/mine.txt", "--max-seconds", "None"])
+    (tmp_path / "settings.txt").write_text("# a comment\npreset=tiny\nlearning_rate=0.5\nsteps=7\nmax_seconds=9\n")
+    config = parse(PRESETS, ["steps=8", "--seed", "3", f"@{tmp_path}/settings.txt", "--max-seconds", "None"])
     assert (config.learning_rate, config.steps, config.max_seconds, config.seed) == (0.5, 8, None, 3)
     assert config.puzzles == PRESETS["tiny"].puzzles and isinstance(config.steps, int)
     assert parse(PRESETS, ["run_dir=a=b", "tensorboard=false"]).run_dir == "a=b"
@@ -329,8 +329,8 @@ def test_flags_and_key_value_words_win_over_a_file_wherever_it_stands(tmp_path):
 
 def test_a_device_that_only_a_file_names_is_refused(tmp_path):
     """Each rank needs it before rank 0 could send it."""
-    (tmp_path / "mine.txt").write_text("device=cpu\n")
-    done = warm.single_process(TRAINER, f"@{tmp_path}/mine.txt")
+    (tmp_path / "settings.txt").write_text("device=cpu\n")
+    done = warm.single_process(TRAINER, f"@{tmp_path}/settings.txt")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
     assert "--device and --timeout-seconds must stand on the command line" in done.stderr
 
@@ -415,8 +415,8 @@ def test_a_failure_on_rank_0_stops_every_rank_with_one_message(tmp_path):
     with pytest.raises(RunFailed) as failed:
         torchrun(TRAINER, "--device", "cpu", f"@{tmp_path}/missing.txt", nproc=2, quiet=True, timeout=600)
     run = failed.value.run
-    spoken = [line for lines in run.lines.values() for line in lines]
-    assert spoken == [f"error: cannot read the settings in {tmp_path}/missing.txt: No such file or directory"]
+    printed = [line for lines in run.lines.values() for line in lines]
+    assert printed == [f"error: cannot read the settings in {tmp_path}/missing.txt: No such file or directory"]
     assert all(run.exit_codes.values())
 
 

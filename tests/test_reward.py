@@ -1,4 +1,4 @@
-"""The reward model: N processes train as one does, a stopped run goes on bit-exactly, and it learns what is better."""
+"""The reward model: N processes train as one does, a stopped run resumes bit-exactly, and it learns what is better."""
 
 import json
 import os
@@ -251,7 +251,7 @@ def model(material):
     return RewardModel(backbone, RewardHead(18, 8), max_tokens=40, micro_batch_size=4).double()
 
 
-def test_padding_and_company_never_change_a_score(model, material):
+def test_padding_and_other_texts_never_change_a_score(model, material):
     pairs = read_pairs(material / "pairs" / TRAIN)
     prompts = [pair.prompt for pair in pairs] + ["", "a prompt"]
     completions = [pair.chosen for pair in pairs] + ["x", "b" * 99]

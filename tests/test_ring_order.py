@@ -14,11 +14,11 @@ NOTEBOOK = Path(__file__).parents[1] / "notebooks/02b_ranks_and_collectives.ipyn
 
 @pytest.mark.parametrize("ranks", range(2, MOST_RANKS + 1))
 def test_after_the_first_lap_each_chunk_is_summed_on_one_rank_and_after_the_second_on_all(ranks):
-    states, everybody = ring_states(ranks), frozenset(range(ranks))
+    states, all_ranks = ring_states(ranks), frozenset(range(ranks))
     assert len(states) == steps(ranks) + 1
-    summed = [[rank for rank in range(ranks) if states[ranks - 1][rank][chunk] == everybody] for chunk in range(ranks)]
+    summed = [[rank for rank in range(ranks) if states[ranks - 1][rank][chunk] == all_ranks] for chunk in range(ranks)]
     assert sorted(summed) == [[rank] for rank in range(ranks)]
-    assert all(chunk == everybody for chunks in states[-1] for chunk in chunks)
+    assert all(chunk == all_ranks for chunks in states[-1] for chunk in chunks)
 
 
 @pytest.mark.parametrize("ranks", range(2, MOST_RANKS + 1))

@@ -155,7 +155,7 @@ def test_files_that_come_while_a_run_prepares_are_not_overwritten(world, tmp_pat
 
 
 def test_a_checkpoint_outside_of_a_run_does_not_make_its_surroundings_one(world, tmp_path):
-    """`--resume PATH` goes on in the folder that holds checkpoints/PATH; a copy elsewhere has none."""
+    """`--resume PATH` writes into the folder that holds checkpoints/PATH; a copy elsewhere has no such folder."""
     checkpoint.save(tmp_path / "run", 1, {"step": 1})
     (tmp_path / "run" / "checkpoints" / "step_000001").rename(tmp_path / "step_000001")
     with pytest.raises(InputError, match="give --run-dir"):

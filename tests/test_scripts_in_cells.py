@@ -29,12 +29,12 @@ GIVEN = sorted(authoring.ROOT.glob("solutions/*/*/given.py"))
 EXCHANGE = re.compile(
     r"\b(all_|reduce|broadcast|gather|scatter|barrier|i?send|i?recv|Distributed|Schedule|fully_shard)\w*\("
 )
-FROM_ELSEWHERE = re.compile(r"\b(from ddp_course|import_module\(|run_path\()")  # may exchange what is not seen here
+FROM_ELSEWHERE = re.compile(r"\b(from ddp_course|import_module\(|run_path\()")  # an exchange there is not visible here
 
 
 @pytest.fixture(scope="module")
 def ruff_faults(tmp_path_factory):
-    """(destination, text) -> what ruff says, for the scripts of all notebooks and of the tests below."""
+    """(destination, text) -> the faults that ruff finds, for the scripts of all notebooks and of the tests below."""
     scripts = {(destination, text) for path in NOTEBOOKS for _, destination, text in written_files(read_notebook(path))}
     scripts |= {("scripts/good.py", GOOD), *(("scripts/wrong.py", text) for text, _ in WRONG.values())}
     return ruff(scripts, tmp_path_factory.mktemp("scripts"))
@@ -58,7 +58,7 @@ def test_the_script_that_grows_grows_towards_the_skeleton(notebook):
     grown = functions(written[f"scripts/train_{notebook[:2]}.py"])
     skeleton = functions((authoring.ROOT / "ddp_course" / "skeleton_ddp.py").read_text())
     assert grown["micro_batches"] == skeleton["micro_batches"]
-    # the script to copy adds lines: it refuses senseless values, and says to the scheduler that it was stopped
+    # the script to copy adds lines: it refuses senseless values, and its exit code tells the scheduler of a stop
     lines = iter(skeleton["main"].replace("stopped = train(", "train(").splitlines())
     assert all(line in lines for line in grown["main"].splitlines()), "its lines, in their order"
     assert grown.keys() <= skeleton.keys(), "a function that the script to copy does not have"
@@ -107,7 +107,7 @@ def fixed_ports(text: str):
 
 
 def endings(destination: str, text: str):
-    """How a script with a group begins and ends, so that no thread of gloo aborts it: the note at the end of 04."""
+    """Faults at the begin and end of a script with a group: gloo's threads can abort it (the note at the end of 04)."""
     for odd in ("os._exit", "gc.collect"):
         if odd in text and destination.startswith("scripts/"):
             yield f"{odd}: a script ends with dist.destroy_process_group() and nothing else"
@@ -123,7 +123,7 @@ def endings(destination: str, text: str):
 
 
 def ddp_outlives_group(tree: ast.AST):
-    """DDP that outlives its group: its end then waits for gloo's thread, which may wait for Python (seen in 15)."""
+    """DDP that outlives its group: its end then waits for gloo's thread, which may wait for Python (it did in 15)."""
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef):
             text = ast.unparse(function)
@@ -194,7 +194,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("path", GIVEN, ids=lambda path: str(path.parent.relative_to(path.parents[2])))
-def test_a_script_that_a_question_gives_begins_and_ends_as_all(path):
+def test_a_given_script_begins_and_ends_as_all_scripts(path):
     assert list(endings("scripts/given.py", path.read_text())) == []
 
 

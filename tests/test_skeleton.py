@@ -1,4 +1,4 @@
-"""The script to copy trains as the course's trainer does, at any number of processes, and goes on after a stop."""
+"""The script to copy trains as the course's trainer does, at any number of processes, and resumes after a stop."""
 
 import json
 import os

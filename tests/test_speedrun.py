@@ -1,4 +1,4 @@
-"""The speedrun: each stage finds the one before it by name, goes on where it stopped, and the report is true."""
+"""The speedrun: each stage finds the one before it by name and resumes where it stopped, and the report is true."""
 
 import json
 import re
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("module_launches_warm")
 
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory, module_launches_warm):
-    """A run that was left after pre-training on 1 process, and went on with 2."""
+    """A run that was stopped after pre-training on 1 process, and resumed with 2."""
     run_dir = tmp_path_factory.mktemp("speedrun") / "run"
     first = speedrun.speedrun(run_dir, "tiny", nproc=1, stop_after="pretrain")
     assert list(first["stages"]) == ["tokenizer", "pretrain"]
@@ -183,9 +183,9 @@ def test_another_runs_choices_are_refused(tmp_path, capsys):
 @pytest.mark.parametrize("spelled", [".", "nowhere/.."])
 def test_foreign_files_are_not_overwritten(tmp_path, monkeypatch, capsys, name, spelled):
     monkeypatch.chdir(tmp_path)
-    Path(name).write_text('{"mine": 1}')
+    Path(name).write_text('{"size": 1}')
     assert main(["--preset", "tiny", "--run-dir", spelled]) == 2
-    assert "give another --run-dir" in capsys.readouterr().err and Path(name).read_text() == '{"mine": 1}'
+    assert "give another --run-dir" in capsys.readouterr().err and Path(name).read_text() == '{"size": 1}'
 
 
 def test_a_stage_that_fails_is_an_error_and_not_finished(tmp_path, capsys):

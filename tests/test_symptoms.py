@@ -22,7 +22,7 @@ ENTRIES = {message: text for _, message, text in ENTRY.findall(PAGE)}
 
 @cache
 def sections(notebook: str) -> dict[str, list[str]]:
-    """Heading -> [everything that a reader sees of the section, its outputs alone]."""
+    """Heading -> [all text and outputs of the section, its outputs only]."""
     texts, heading = {}, ""
     for cell in read_notebook(NOTEBOOKS / notebook).cells:
         pieces = [cell.source]
@@ -39,7 +39,7 @@ def sections(notebook: str) -> dict[str, list[str]]:
 
 
 def comparable(text: str) -> str:
-    """In lower case, every number as 0, every gap as one space: what differs from run to run does not count."""
+    """The text in lower case, with every number as 0 and every gap as one space, which differ from run to run."""
     return re.sub(r"\d+", "0", " ".join(text.lower().split()))
 
 
@@ -54,7 +54,7 @@ def texts_of(label: str, notebook: str) -> list[str]:
 
 
 def terms(message: str, text: str) -> list[str]:
-    """The message, and the names in code beside it: an explaining section has one of them."""
+    """The message and the names in code in its entry, of which an explaining section has at least one."""
     return [message, *re.findall(r"`([^`]+)`", text), *re.findall(r"\w+_\w+|[A-Z]\w*[a-z][A-Z]\w*", message)]
 
 

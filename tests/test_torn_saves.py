@@ -1,4 +1,4 @@
-"""A save that is killed, at any byte and at any step of the way, never costs the checkpoint before it.
+"""A save that is killed, at any byte and at any call, never costs the checkpoint before it.
 
 Each killed save runs in a fork of a process that has torch loaded already, so that a hundred of them take seconds.
 The same hundred kills are survived by nothing that writes plainly: `test_a_plain_torch_save_does_not_survive`.
@@ -117,7 +117,7 @@ def equal(a, b):
 
 
 def test_the_newest_whole_one_loads_after_a_hundred_kills(tmp_path):
-    """All in one run directory: what earlier kills left lying there is in the way of the later ones, too."""
+    """All in one run directory: the later saves meet the files that earlier kills left there."""
     length = length_of_a_save(tmp_path / "measured").bytes
     checkpoint.save(tmp_path, 1, state(1))
     choose, newest = random.Random(9), 1
@@ -197,7 +197,7 @@ minigpt_ddp.run(minigpt_ddp.train, minigpt_ddp.PRESETS)
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A run of the trainer that nobody kills."""
+    """An uninterrupted run of the trainer."""
     run_dir = tmp_path_factory.mktemp("trainer") / "whole"
     train_here(run_dir, *FLAGS)
     return run_dir
@@ -205,7 +205,7 @@ def whole(tmp_path_factory):
 
 @pytest.mark.parametrize(("kill_point", "step"), [("at 60 %", 2), ("before rename", 2), ("after rename", 3)])
 def test_resume_auto_of_the_trainer_ends_bit_equal(whole, tmp_path, kill_point, step):
-    """Killed in its third save, it goes on from the checkpoint of `step`."""
+    """Killed in its third save, it resumes from the checkpoint of `step`."""
     run_dir, script = tmp_path / "run", tmp_path / "killed.py"
     script.write_text(KILLED)
     if kill_point == "at 60 %":

@@ -1,4 +1,4 @@
-"""Trackers get the numbers of metrics.jsonl, from rank 0 alone."""
+"""Trackers get the numbers of metrics.jsonl, from rank 0 only."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""A launch whose processes are forked (startup/) prints and ends as one whose processes load torch themselves."""
+"""A launch whose processes are forked (startup/) prints and ends as a launch whose processes load torch themselves."""
 
 import contextlib
 import os
