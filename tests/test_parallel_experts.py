@@ -15,6 +15,7 @@ from test_parallel import (
     STEPS,
     flags,
     gap,
+    gap_of_all,
     gap_of_first_step,
     mesh_flags,
     mesh_name,
@@ -119,14 +120,6 @@ def two(tmp_path_factory):
 def eight(tmp_path_factory):
     folder = tmp_path_factory.mktemp("eight")
     return folder, outcomes_of(folder, {title(mesh): job_on(mesh, *DEEP) for mesh in MESHES_OF_EIGHT}, 8)
-
-
-def gap_of_all(ours, theirs):
-    """The largest distance of a logged number, a weight, an average of a gradient, or a bias."""
-    logged = gap(ours, theirs, ("loss", "grad_norm", "val_loss", "busiest"))
-    own, other = checkpoint(ours, STEPS), checkpoint(theirs, STEPS)
-    averages = [largest_gap(own["optimizer"]["state"][n], state) for n, state in other["optimizer"]["state"].items()]
-    return max(logged, *averages, *(largest_gap(own[part], other[part]) for part in ("model", "router_biases")))
 
 
 @pytest.mark.parametrize(

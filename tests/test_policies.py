@@ -107,6 +107,12 @@ def test_the_policy_is_written_as_a_folder_that_loads_again(transformers, runs, 
         train(written, code, runs / "whole", "--steps", 5, "--resume", "auto")
 
 
+def rollout_models(start, new_tokens):
+    return RolloutModels(
+        start.model, start.model, Parses(1), start.tokenizer, new_tokens, 1.0, 2, "float32", begin=start.begin
+    )
+
+
 @pytest.mark.parametrize("what", ARCHITECTURES)
 def test_an_architecture_can_be_a_policy(transformers, folder, tmp_path, what):
     """It writes, every parameter learns, and padding changes no probability of what stands before it."""
@@ -114,9 +120,7 @@ def test_an_architecture_can_be_a_policy(transformers, folder, tmp_path, what):
     name = save(transformers, folder, tmp_path, getattr(transformers, kind)(**sizes))
     (tmp_path / "tokenizer_config.json").write_bytes((folder / "tokenizer_config.json").read_bytes())
     start = load_policy(name)
-    models = RolloutModels(
-        start.model, start.model, Parses(1), start.tokenizer, 4, 1.0, 2, "float32", begin=start.begin
-    )
+    models = rollout_models(start, new_tokens=4)
     drawn = models.sample(models.policy, [models.encode(text) for text in ("def f(a):", "x", "for item in")], seed=1)
     assert len(drawn) == 3 and all(1 <= len(completion) <= 4 for completion in drawn)
     text = torch.tensor([[*models.encode("x"), 5, 7, 9]])
@@ -129,9 +133,7 @@ def test_an_architecture_can_be_a_policy(transformers, folder, tmp_path, what):
 def test_a_policy_of_nanochat(nanochat):  # noqa: F811
     start = load_policy("nanochat:sft/d20")
     assert nanochat[0][0] == "sft" and start.begin == (49,) and start.tokenizer.end_of_text == 49
-    models = RolloutModels(
-        start.model, start.model, Parses(1), start.tokenizer, 5, 1.0, 2, "float32", begin=start.begin
-    )
+    models = rollout_models(start, new_tokens=5)
     prompts = [models.encode(prompt) for prompt in ("def f():", "x", "")]
     assert [len(prompt) for prompt in prompts] == [9, 2, 1] and all(prompt[0] == 49 for prompt in prompts)
     drawn = models.sample(models.policy, prompts, seed=1)
