@@ -23,15 +23,9 @@ from ddp_course.training.command_line import parse
 
 AXES = "pp", "dp", "shard", "cp", "tp"
 STEPS, EQUAL = 4, 1e-10  # a larger gap in float64 is no rounding: test_a_mistake_on_any_axis_shows
-FLAGS = (
-    "--data",
-    RECORDED_LOGS,
-    *"--precision float64 --layers 4 --heads 4 --width 32 --context 16 --tokens-per-update 128".split(),
-    *"--micro-batch-size 2 --validation-windows 11 --validate-every 2 --checkpoint-every 2".split(),
-    *"--keep-checkpoints 0".split(),
-    "--steps",
-    STEPS,
-)
+SIZES = "--precision float64 --layers 4 --heads 4 --width 32 --context 16 --tokens-per-update 128 --micro-batch-size 2"
+SAVES = "--validation-windows 11 --validate-every 2 --checkpoint-every 2 --keep-checkpoints 0"
+FLAGS = ("--data", RECORDED_LOGS, "--steps", STEPS, *SIZES.split(), *SAVES.split())
 GROUPED = ("--kv-heads", 2)
 PACKED = ("--pack", "--activation-checkpointing", "--gradient-clip", 0)
 DROPOUT = (*GROUPED, "--dropout", 0.2)

@@ -108,9 +108,10 @@ def test_the_policy_is_written_as_a_folder_that_loads_again(transformers, runs, 
 
 
 def rollout_models(start, new_tokens):
-    return RolloutModels(
-        start.model, start.model, Parses(1), start.tokenizer, new_tokens, 1.0, 2, "float32", begin=start.begin
-    )
+    """The initial policy, also as its reference."""
+    sizes = {"new_tokens": new_tokens, "micro_batch_size": 2}
+    options = sizes | {"temperature": 1.0, "precision": "float32", "begin": start.begin}
+    return RolloutModels(start.model, start.model, Parses(1), start.tokenizer, **options)
 
 
 @pytest.mark.parametrize("what", ARCHITECTURES)

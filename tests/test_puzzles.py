@@ -27,14 +27,7 @@ from ddp_course.training.command_line import parse
 
 TRAINER = ROOT / "ddp_course" / "puzzles_ddp.py"
 STEPS = 6
-TINY = (
-    "preset=tiny",
-    "fewest_clues=4",
-    f"steps={STEPS}",
-    "validate_every=3",
-    "checkpoint_every=1",
-    "keep_checkpoints=0",
-)
+TINY = f"preset=tiny fewest_clues=4 steps={STEPS} validate_every=3 checkpoint_every=1 keep_checkpoints=0".split()
 
 
 def flags(run_dir: Path, *settings: str) -> list[str]:
