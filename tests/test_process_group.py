@@ -191,21 +191,33 @@ def test_a_wait_for_the_others_is_as_long_as_it_says(monkeypatch, set_job, what,
     assert "\n" not in str(error.value) and time.monotonic() - start < 60
 
 
+WAITS = """
+import os, pathlib, sys
+from ddp_course.base.errors import InputError
+from ddp_course.distributed import process_group
+
+pathlib.Path(sys.argv[1]).write_text(str(os.getpid()))
+try:
+    process_group.start(600, "cpu")
+except InputError as error:
+    pathlib.Path(sys.argv[2]).write_text(str(error))
+os._exit(1)
+"""
+LAUNCHES = """
+import os, subprocess, sys, time
+import torch.distributed as dist
+
+store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+job = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+subprocess.Popen([sys.executable, *sys.argv[1:]], env=os.environ | job | {"TORCHELASTIC_USE_AGENT_STORE": "True"})
+time.sleep(600)
+"""
+
+
 def test_ranks_notice_that_their_launcher_has_ended_before_they_had_met(tmp_path):
     """The launcher here serves the store, starts rank 0 of 2 and is killed; rank 0 would wait for 10 minutes."""
-    (tmp_path / "rank.py").write_text(
-        "import os, pathlib, sys\nfrom ddp_course.distributed import process_group\n"
-        "from ddp_course.base.errors import InputError\n"
-        "pathlib.Path(sys.argv[1]).write_text(str(os.getpid()))\ntry:\n    process_group.start(600, 'cpu')\n"
-        "except InputError as error:\n    pathlib.Path(sys.argv[2]).write_text(str(error))\nos._exit(1)\n"
-    )
-    (tmp_path / "launcher.py").write_text(
-        "import os, subprocess, sys, time\nimport torch.distributed as dist\n"
-        "store = dist.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)\n"
-        "job = {'RANK': '0', 'LOCAL_RANK': '0', 'WORLD_SIZE': '2', 'MASTER_ADDR': '127.0.0.1',\n"
-        "       'MASTER_PORT': str(store.port), 'TORCHELASTIC_USE_AGENT_STORE': 'True'}\n"
-        "subprocess.Popen([sys.executable, *sys.argv[1:]], env=os.environ | job)\ntime.sleep(600)\n"
-    )
+    (tmp_path / "rank.py").write_text(WAITS)
+    (tmp_path / "launcher.py").write_text(LAUNCHES)
     began, report = tmp_path / "began", tmp_path / "report"
     launcher = subprocess.Popen([sys.executable, tmp_path / "launcher.py", tmp_path / "rank.py", began, report])
     try:

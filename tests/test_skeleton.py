@@ -148,21 +148,30 @@ def test_of_two_jobs_on_one_folder_the_second_is_refused(tmp_path):
     )
 
 
+STOPPED = """
+import os, signal
+from ddp_course import skeleton_ddp
+
+original, read = skeleton_ddp.micro_batches, []
+
+def micro_batches(tokens, step, *others):
+    for batch in original(tokens, step, *others):
+        read.append(step)
+        if len(read) == 64 + 3 and os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGTERM)
+        yield batch
+
+skeleton_ddp.micro_batches = micro_batches
+code = skeleton_ddp.main()
+print("micro-batches", len(read))
+raise SystemExit(code)
+"""
+
+
 def test_sigterm_is_noticed_within_the_micro_batches_of_a_step(tmp_path):
-    """One rank of two is asked in the third of 64 micro-batches: both stop, and the resumed run does the step anew."""
+    """One rank of two is asked in the third of 64 micro-batches: both stop, and the resumed run repeats the step."""
     script = tmp_path / "train.py"
-    script.write_text(
-        "import os, signal\nfrom ddp_course import skeleton_ddp\n"
-        "original, read = skeleton_ddp.micro_batches, []\n"
-        "def micro_batches(tokens, step, *others):\n"
-        "    for batch in original(tokens, step, *others):\n"
-        "        read.append(step)\n"
-        "        if len(read) == 64 + 3 and os.environ['RANK'] == '1':\n"
-        "            os.kill(os.getpid(), signal.SIGTERM)\n"
-        "        yield batch\n"
-        "skeleton_ddp.micro_batches = micro_batches\n"
-        "code = skeleton_ddp.main()\nprint('micro-batches', len(read))\nraise SystemExit(code)\n"
-    )
+    script.write_text(STOPPED)
     flags = "--steps 2 --log-every 1 --micro-batch-size 1 --context 16 --tokens-per-update 2048".split()
     stopped = warm.ranks(script, *flags, "--run-dir", tmp_path / "run", nproc=2, exit_code=75)
     assert "stopped after step 1; with the same --run-dir it goes on" in stopped.lines[0]
@@ -174,20 +183,29 @@ def test_sigterm_is_noticed_within_the_micro_batches_of_a_step(tmp_path):
     assert resumed == whole
 
 
+SLOW = """
+import os, time
+from datetime import timedelta
+from ddp_course import skeleton_ddp
+
+original, calls = skeleton_ddp.prepare, []
+
+def prepare(*data):
+    calls.append(data)
+    if os.environ["RANK"] == "0" and len(calls) == 1:
+        time.sleep(45)
+    return original(*data)
+
+skeleton_ddp.prepare = prepare
+skeleton_ddp.timedelta = lambda seconds=0, hours=0: timedelta(seconds=min(seconds, 30), hours=hours)
+raise SystemExit(skeleton_ddp.main())
+"""
+
+
 @pytest.mark.weekly
 def test_the_first_tokenization_may_take_longer_than_a_collective(tmp_path):
     script = tmp_path / "train.py"
-    script.write_text(
-        "import os, time\nfrom datetime import timedelta\nfrom ddp_course import skeleton_ddp\n"
-        "def prepare(*data, original=skeleton_ddp.prepare, slept=[]):\n"
-        "    if os.environ['RANK'] == '0' and not slept:\n"
-        "        slept.append(time.sleep(45))\n"
-        "    return original(*data)\n"
-        "def shorter(seconds=0, hours=0):\n"
-        "    return timedelta(seconds=min(seconds, 30), hours=hours)\n"
-        "vars(skeleton_ddp).update(prepare=prepare, timedelta=shorter)\n"
-        "raise SystemExit(skeleton_ddp.main())\n"
-    )
+    script.write_text(SLOW)
     warm.ranks(script, *FLAGS, "--steps", 1, nproc=2)
 
 
