@@ -260,8 +260,8 @@ def test_weights_are_read_by_the_first_16_digits(tmp_path):
     assert density.read_weights(tmp_path / "w.json") == {KEY: 2.0, "f" * 16: 0.5}
 
 
-def loss(mode, weights, losses, cap=None):
-    factor = density.factors(weights, mode, cap, total_weight=weights.sum().item(), pairs=len(weights))
+def loss(mode, weights, losses):
+    factor = density.factors(weights, mode, None, total_weight=weights.sum().item(), pairs=len(weights))
     return (factor * losses).sum().item() / len(weights)
 
 

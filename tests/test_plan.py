@@ -282,7 +282,7 @@ def test_heads_and_windows_that_do_not_divide():
 
 @pytest.fixture
 def report(capsys):
-    """A function: what the command prints for ASKED and these flags."""
+    """A function that returns what the command prints for ASKED and further flags."""
 
     def print_plan(*more):
         assert main(merged(*ASKED, *more)) == 0

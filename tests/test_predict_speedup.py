@@ -52,7 +52,7 @@ def test_a_text_that_is_no_speed_is_refused(text):
 
 
 def measured(link, ranks, burst=0, noise=0.05):
-    """Times as a cable gives them that lets the first `burst` bytes of a message pass for nothing."""
+    """Nine times per size, on a link on which the first `burst` bytes of a message take no time."""
     chance = random.Random(1)
     return {
         size: [all_reduce.ring(max(0, size - burst), ranks, link) * (1 + noise * chance.random()) for _ in range(9)]

@@ -1,5 +1,6 @@
 """Dependencies, pins and commands agree wherever they are written; the files that a visitor expects exist."""
 
+import functools
 import importlib.metadata
 import os
 import re
@@ -205,6 +206,11 @@ def make(*arguments: str, path: str | None = None) -> subprocess.CompletedProces
     return subprocess.run(["make", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
 
 
+@functools.cache
+def text_of_help() -> str:
+    return make("help").stdout
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_make_has_the_target_and_sets_up_for_it(target, tmp_path):
     run = make("--dry-run", target, f"VENV={tmp_path}/venv")
@@ -214,7 +220,7 @@ def test_make_has_the_target_and_sets_up_for_it(target, tmp_path):
     assert len(installs) >= 3
     for line in installs:
         assert "--require-hashes" in line or line.endswith("--no-deps --no-build-isolation -e ./doctor -e ."), line
-    assert re.search(rf"^  make {target} +\S", make("help").stdout, re.MULTILINE)
+    assert re.search(rf"^  make {target} +\S", text_of_help(), re.MULTILINE)
 
 
 @pytest.fixture

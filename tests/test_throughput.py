@@ -8,7 +8,7 @@ from ddp_course.training.throughput import peak_flops, prefetch
 
 
 class Part:
-    """A tensor on its way to a GPU, as far as `prefetch` has to do with it."""
+    """Stands for a tensor; logs when `prefetch` pins and sends it."""
 
     def __init__(self, number, log):
         self.number, self.log = number, log

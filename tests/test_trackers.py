@@ -15,7 +15,7 @@ from ddp_course.distributed.process_group import World
 from ddp_course.training.progress import Progress
 from ddp_course.training.settings import RunSettings
 
-# The part of wandb, which is large and optional, that our tracker uses; it keeps its calls in `calls`.
+# Stands for wandb, which is large and optional: the part that our tracker uses. It records its calls in `calls`.
 STAND_IN = """
 calls = []
 class Error(Exception): pass
