@@ -62,8 +62,7 @@ def threads_of_gloo():
     return sorted(name for name in names if "gloo" in name)
 
 process_group.start(timeout_seconds=30)
-for kind in sys.argv[1:]:
-    train(kind)
+train(sys.argv[1])
 before = threads_of_gloo()
 process_group.stop()
 print(json.dumps({"before": before, "after": threads_of_gloo()}))
@@ -252,12 +251,13 @@ def test_no_gpu_is_guessed_or_shared(monkeypatch, variables, message):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the names of threads in /proc")
-def test_the_threads_of_gloo_end_with_the_group(tmp_path):
+@pytest.mark.parametrize("kind", ["plain", "compiled"])
+def test_the_threads_of_gloo_end_with_the_group(tmp_path, kind):
     """One that runs on while Python ends can abort the process (exit code -6), once in some hundred launches.
 
     The processes are started anew: what torch loads after the group has begun is part of the problem.
     """
-    run = torchrun(write(tmp_path, TRAINS_AND_STOPS), "compiled", "plain", nproc=2, quiet=True, timeout=600)
+    run = torchrun(write(tmp_path, TRAINS_AND_STOPS), kind, nproc=2, quiet=True, timeout=600)
     assert run.exit_codes == {0: 0, 1: 0}
     for rank in range(2):
         assert run.results[rank]["before"], "the script looked for the wrong names"
