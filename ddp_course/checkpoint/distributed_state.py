@@ -30,7 +30,7 @@ class DistributedState:
 
     def save(self, world: World, run_dir: Path, step: int, config: Mapping[str, object], keep: int) -> None:
         """Save after `step` optimizer steps (collective). All ranks write; rank 0 deletes old ones beyond `keep`."""
-        assert_finite_weights(world, {"model": self.model}, step)
+        assert_finite_weights(world, {"model": self.model.state_dict()}, step)
         tensors = distributed_checkpoint.save(run_dir / TENSORS, step, self.model, self.optimizer)
         companion = tensors / distributed_checkpoint.CHECKSUMS
         TrainingState({}, self.identity).save(world, run_dir, step, config, keep, companion)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from torch import nn
+from torch import Tensor
 
 from ddp_course.base.errors import InputError
 from ddp_course.checkpoint import checkpoint
@@ -48,12 +48,13 @@ class TrainingState:
         companion: the checksums of other files that belong to the checkpoint, as in `checkpoint.save`.
         The step is the position in the data as well: the batch of a step is a function of the seed and the step.
         """
-        assert_finite_weights(world, self.parts, step)
+        part_states = {name: part.state_dict() for name, part in self.parts.items()}
+        assert_finite_weights(world, part_states, step)
         state = {
             "step": step,
             "identity": dict(self.identity),
             "config": dict(config),
-            **{name: part.state_dict() for name, part in self.parts.items()},
+            **part_states,
             "random_states": checkpoint.gather_random_states(world),
         }
         from_rank_0(world, lambda: checkpoint.save(run_dir, step, state, keep=keep, companion=companion))
@@ -91,18 +92,17 @@ class TrainingState:
             return state["step"]
 
 
-def assert_finite_weights(world: World, modules: Mapping[str, object], step: int) -> None:
-    """Raise InputError on every rank if a weight of one of the modules is not finite on any rank (collective).
+def assert_finite_weights(world: World, states: Mapping[str, Mapping[str, Any]], step: int) -> None:
+    """Raise InputError on every rank if a tensor in one of the state dicts is not finite on any rank (collective).
 
-    Called before a checkpoint is written, because one of NaN would replace a good one. Objects that are no modules are
-    skipped.
+    Called before a checkpoint is written, because one of NaN would replace a good one. Tensors that lie deeper, as in
+    an optimizer's state dict, are not checked.
     """
     broken = [
-        f"{name}.{tensor_name}"
-        for name, module in modules.items()
-        if isinstance(module, nn.Module)
-        for tensor_name, tensor in module.state_dict().items()
-        if tensor.is_floating_point() and not tensor.isfinite().all()
+        f"{part}.{name}"
+        for part, state in states.items()
+        for name, value in state.items()
+        if isinstance(value, Tensor) and value.is_floating_point() and not value.isfinite().all()
     ]
     [ranks] = sum_over_ranks(world, bool(broken))
     if ranks:

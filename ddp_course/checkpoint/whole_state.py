@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ddp_course.base.errors import InputError
 from ddp_course.distributed.mesh import Mesh
 from ddp_course.distributed.parameter_shards import ParameterShard
 
@@ -30,19 +29,8 @@ class WholeModel:
         self._names = {name for group in names for name in group} | aliases.keys()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All weights on rank 0, an empty dict on the others (collective).
-
-        Raises InputError if a weight is not finite.
-        """
+        """All weights on rank 0, an empty dict on the others (collective)."""
         weights = collect(self._mesh, {shard.name: shard.gather(shard.parameter) for shard in self._shards})
-        broken = [name for name, weight in weights.items() if not weight.isfinite().all()]
-        first_broken = [broken[:1]]
-        dist.broadcast_object_list(first_broken, src=0)
-        if first_broken[0]:
-            raise InputError(
-                f"the run has diverged: weights are not finite ({first_broken[0][0]}), so no checkpoint of them "
-                "is written; resume from the newest one with a lower --learning-rate"
-            )
         return weights | {alias: weights[name] for alias, name in self._aliases.items() if weights}
 
     @torch.no_grad()
