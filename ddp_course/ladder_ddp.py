@@ -13,18 +13,16 @@ if __name__ == "__main__":
 
     begin_command()  # before torch is imported: from here on Ctrl-C is one line
 
-import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
 
-from ddp_course.base.errors import InputError
+from ddp_course.base.errors import InputError, write_errors
 from ddp_course.base.json_file import parse
 from ddp_course.distributed import process_group
 from ddp_course.distributed.sync import from_rank_0
@@ -157,7 +155,7 @@ def _make_file(out: str) -> Path | None:
     """Create an empty file for the records, and its folder; returns its path. Only a file of records is overwritten."""
     if not out:
         return None
-    with _write_errors(out):
+    with write_errors(f"--out {str(out)!r}"):
         Path(out).parent.mkdir(parents=True, exist_ok=True)  # before the checks: nowhere/../out needs nowhere
         if os.path.isfile(out) and os.path.getsize(out) and not _holds_records(out):
             raise InputError(f"--out {out} is there already and holds no records of the ladder; give another file")
@@ -177,17 +175,8 @@ def _holds_records(path: str) -> bool:
 def _append(out: Path | None, record: dict) -> None:
     """Append a record at once, so that earlier records survive a failure."""
     if out:
-        with _write_errors(out), open(out, "a") as file:
+        with write_errors(f"--out {str(out)!r}"), open(out, "a") as file:
             file.write(json.dumps(record) + "\n")
-
-
-@contextlib.contextmanager
-def _write_errors(out: str | Path) -> Iterator[None]:
-    """Raise an InputError about --out for an error of the file system in the block."""
-    try:
-        yield
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise InputError(f"cannot write --out {str(out)!r}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def format_record(record: dict) -> str:

@@ -233,12 +233,13 @@ def test_metrics_that_cannot_be_written_end_both_ranks_without_a_traceback(tmp_p
 import sys
 sys.argv[0] = {str(TRAINER)!r}
 from ddp_course import minigpt_ddp
+from ddp_course.base.errors import write_errors
 from ddp_course.checkpoint import run_directory
 from ddp_course.training import command_line
 
 def full(self, record):
     if record["step"] == 3 and self.world.is_main:
-        with run_directory._reporting_write_errors(self.path), open("/dev/full", "w") as file:
+        with write_errors(self.path), open("/dev/full", "w") as file:
             file.write("x")
 run_directory.RunDirectory.log = full
 command_line.run(minigpt_ddp.train, minigpt_ddp.PRESETS)

@@ -1,6 +1,8 @@
 """The one exception that means "what you asked for cannot be done", as opposed to a bug in the code."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class InputError(Exception):
@@ -16,3 +18,17 @@ def in_one_line(error: Exception | str) -> str:
     because a file's name may contain a line break."""
     text = re.sub(r"(\S{300})\S+", r"\1...", str(error))
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+
+
+def type_and_text(error: Exception) -> str:
+    """The type and the text of an error, on one line of at most 200 characters."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
+@contextmanager
+def write_errors(target: object) -> Iterator[None]:
+    """Turn an error of the file system in the block into an InputError: "cannot write", `target` and the reason."""
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise InputError(f"cannot write {target}: {getattr(error, 'strerror', None) or error}") from None

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from ddp_course.base.atomic_file import flush_folder_to_disk, flush_to_disk, replacing
-from ddp_course.base.errors import InputError
+from ddp_course.base.errors import InputError, type_and_text
 from ddp_course.checkpoint import checksums
 from ddp_course.checkpoint.run_files import CHECKPOINTS, CHECKSUM, STATE
 from ddp_course.distributed.process_group import World
@@ -115,7 +115,7 @@ def content_errors(checkpoint: Path, script: str, action: str = "resume from") -
     except InputError:
         raise
     except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        reason = type_and_text(error)
         raise InputError(f"cannot {action} {checkpoint}: its contents are not those of {script} ({reason})") from error
 
 

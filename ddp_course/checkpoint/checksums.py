@@ -67,9 +67,8 @@ def newest_first(folder: Path) -> list[Path]:
         return []
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read the folder {str(folder)!r}: {getattr(error, 'strerror', error)}") from None
-    return sorted(
-        (folder / name for name in names if name[:5] == "step_" and name[5:].isdecimal()), key=step_of, reverse=True
-    )
+    steps = [folder / name for name in names if name.startswith("step_") and name[5:].isdecimal()]
+    return sorted(steps, key=step_of, reverse=True)
 
 
 def step_of(path: Path) -> int:

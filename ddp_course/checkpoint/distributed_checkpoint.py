@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.optim import Optimizer
 
 from ddp_course.base.atomic_file import flush_folder_to_disk, flush_to_disk
-from ddp_course.base.errors import InputError
+from ddp_course.base.errors import InputError, type_and_text
 from ddp_course.checkpoint import checksums
 
 INDEX = ".metadata"  # torch writes it last
@@ -106,11 +106,9 @@ def _as_input_error(message: str) -> Iterator[None]:
         yield
     except CheckpointException as error:
         rank, (reason, _) = next(iter(error.failures.items()))
-        reason = " ".join(f"{type(reason).__name__}: {reason}".split())[:200]
-        raise InputError(f"{message}: rank {rank} says {reason}") from None
+        raise InputError(f"{message}: rank {rank} says {type_and_text(reason)}") from None
     except (OSError, RuntimeError, ValueError, KeyError) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise InputError(f"{message}: {reason}") from error
+        raise InputError(f"{message}: {type_and_text(error)}") from error
 
 
 def _state(step: int, model: nn.Module, optimizer: Optimizer) -> dict:

@@ -9,14 +9,14 @@ import os
 import socket
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
 from ddp_course.base.atomic_file import replacing
-from ddp_course.base.errors import InputError
+from ddp_course.base.errors import InputError, write_errors
 from ddp_course.base.json_file import parse
 from ddp_course.checkpoint import checkpoint, run_files
 from ddp_course.checkpoint.run_files import CONFIG, METRICS
@@ -51,13 +51,13 @@ class RunDirectory:
         return from_rank_0(self.world, lambda: self._begin(step, settings))
 
     def _begin(self, step: int, settings: dict) -> dict:
-        with _reporting_write_errors(self.path):
+        with write_errors(self.path):
             run_files.contents_of(self.path)  # again: another program may have written there meanwhile
             checkpoint.set_aside_later_than(self.path, step)
             with replacing(self.path / CONFIG) as file:
                 file.write(json.dumps(settings, indent=2) + "\n")
         if (self.path / METRICS).exists():
-            with _reporting_write_errors(self.path / METRICS):
+            with write_errors(self.path / METRICS):
                 _drop_after(self.path / METRICS, step)
         return settings
 
@@ -79,7 +79,7 @@ class RunDirectory:
 
     def _append(self, name: str, text: str) -> None:
         if self.world.is_main:
-            with _reporting_write_errors(self.path / name), open(self.path / name, "a", encoding="utf-8") as file:
+            with write_errors(self.path / name), open(self.path / name, "a", encoding="utf-8") as file:
                 file.write(text)
 
 
@@ -112,7 +112,7 @@ def _decide(requested: str, resume: str, kind: str, locks: list[int]) -> tuple[s
     if source and not requested and not run_files.is_run(home):
         raise InputError(f"{source} does not lie in a run's folder checkpoints/; give --run-dir, a folder to write to")
     path = Path(requested) if requested else home or _folder_of_job(job, kind) or _fresh_folder(kind)
-    with _reporting_write_errors(f"into the run directory {path}"):
+    with write_errors(f"into the run directory {path}"):
         path.mkdir(parents=True, exist_ok=True)  # first: a path like new/.. exists only if new does
     contents = run_files.contents_of(path)
     if contents.script not in ("", f"{kind}_ddp"):
@@ -160,7 +160,7 @@ def _fresh_folder(kind: str) -> Path:
     name = time.strftime(f"runs/{kind}-%Y%m%d-%H%M%S")
     for number in itertools.count(1):
         path = Path(name if number == 1 else f"{name}-{number}")
-        with _reporting_write_errors(path), contextlib.suppress(FileExistsError):
+        with write_errors(path), contextlib.suppress(FileExistsError):
             path.mkdir(parents=True)
             return path
 
@@ -178,18 +178,9 @@ def _lock(path: Path) -> int:
     return descriptor
 
 
-@contextlib.contextmanager
-def _reporting_write_errors(where: object) -> Iterator[None]:
-    """Turn an error of writing into an InputError that begins with "cannot write" and `where`."""
-    try:
-        yield
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise InputError(f"cannot write {where}: {getattr(error, 'strerror', None) or error}") from None
-
-
 def _check_writable(path: Path) -> None:
     """Raise InputError unless a file can be written into the folder, before hours of training are spent."""
-    with _reporting_write_errors(f"into the run directory {path}"):
+    with write_errors(f"into the run directory {path}"):
         probe = path / f".write_test.{os.getpid()}"
         probe.write_bytes(b"0" * 4096)
         probe.unlink()

@@ -7,6 +7,7 @@ from pathlib import Path
 from ddp_course.base.atomic_file import is_left_by_a_kill
 from ddp_course.base.errors import InputError
 from ddp_course.base.json_file import read_object
+from ddp_course.checkpoint import checksums
 
 CONFIG, METRICS, CHECKPOINTS, SPEEDRUN = "config.json", "metrics.jsonl", "checkpoints", "speedrun.json"
 STATE, CHECKSUM = "state.pt", "state.pt.crc32"  # in a folder step_NNNNNN of CHECKPOINTS
@@ -68,11 +69,10 @@ def is_run(path: Path) -> bool:
 def has_checkpoints(path: Path) -> bool:
     """Whether the folder has a checkpoint, whole or not."""
     try:
-        steps = os.listdir(path / CHECKPOINTS)
-    except (OSError, ValueError):
+        steps = checksums.newest_first(path / CHECKPOINTS)
+    except InputError:
         return False
-    step_folders = (path / CHECKPOINTS / step for step in steps if step.startswith("step_") and step[5:].isdecimal())
-    return any(os.path.isfile(step / name) for step in step_folders for name in (STATE, CHECKSUM))
+    return any(os.path.isfile(step / name) for step in steps for name in (STATE, CHECKSUM))
 
 
 def settings_of(path: Path, name: str = CONFIG) -> dict:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ddp_course.base.atomic_file import replacing
-from ddp_course.base.errors import InputError
+from ddp_course.base.errors import InputError, write_errors
 from ddp_course.base.json_file import parse
 from ddp_course.data.breakage import blocks, break_block
 from ddp_course.data.corpora import FEW_FILES, STDLIB, Corpus, cache_folder, load, make_folder
@@ -74,11 +74,8 @@ def read_pairs(path: Path, record_type: type[Record] = Pair) -> list[Record]:
 
 def write_pairs(path: Path, pairs: Iterable[Pair | Answer]) -> None:
     """Write a JSONL file, whole or not at all. Raises InputError if that is not possible."""
-    try:
-        with replacing(path) as file:
-            file.writelines(json.dumps(asdict(pair)) + "\n" for pair in pairs)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
+    with write_errors(path), replacing(path) as file:
+        file.writelines(json.dumps(asdict(pair)) + "\n" for pair in pairs)
 
 
 def make_pairs(documents: Iterable[str], count: int, seed: int, per_file: int = PAIRS_PER_FILE) -> Iterator[Pair]:

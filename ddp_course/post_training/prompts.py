@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ddp_course.base.atomic_file import replacing
-from ddp_course.base.errors import InputError
+from ddp_course.base.errors import InputError, write_errors
 from ddp_course.base.json_file import read_object
 from ddp_course.data.corpora import Corpus, cache_folder, make_folder
 from ddp_course.data.pairs import Pair
@@ -90,11 +90,8 @@ def save_in_cache(prompts: Prompts, pairs: Sequence[Pair]) -> Path:
     """
     text = json.dumps(asdict(prompts) | {"pairs": [asdict(pair) for pair in pairs]})
     path = make_folder(cache_folder() / "prompts") / f"{_digest(text)}.json"
-    try:
-        with replacing(path) as file:
-            file.write(text)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
+    with write_errors(path), replacing(path) as file:
+        file.write(text)
     return path
 
 

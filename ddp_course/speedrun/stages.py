@@ -15,7 +15,7 @@ from pathlib import Path
 
 import ddp_course
 from ddp_course.base.atomic_file import replacing
-from ddp_course.base.errors import InputError
+from ddp_course.base.errors import InputError, write_errors
 from ddp_course.base.json_file import read_object
 from ddp_course.data.token_file import open_tokens, prepare
 from ddp_course.launcher import RunStopped, torchrun
@@ -162,10 +162,8 @@ def is_finished(run_dir: Path, name: str, preset: str) -> bool:
 def open_record(run_dir: Path, choices: Mapping[str, object]) -> dict:
     """The record of the speedrun in this folder, or a new one. Raises InputError if its choices were others."""
     path = run_dir / RECORD
-    try:
+    with write_errors(f"into {run_dir}"):
         run_dir.mkdir(parents=True, exist_ok=True)  # before the checks: nowhere/.. exists only if nowhere does
-    except OSError as error:
-        raise InputError(f"cannot write into {run_dir}: {error.strerror}") from None
     if path.exists():
         record = read_object(path)
         if not isinstance(record.get("stages"), dict):
@@ -187,10 +185,8 @@ def open_record(run_dir: Path, choices: Mapping[str, object]) -> dict:
     if (run_dir / REPORT).exists():
         raise InputError(f"{run_dir / REPORT} belongs to no speedrun of this folder; give another --run-dir")
     record = {**choices, "stages": {}}
-    try:
+    with write_errors(f"into {run_dir}"):
         write_record(run_dir, record)
-    except OSError as error:
-        raise InputError(f"cannot write into {run_dir}: {error.strerror}") from None
     return record
 
 
