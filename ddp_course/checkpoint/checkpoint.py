@@ -198,11 +198,11 @@ def set_aside_later_than(run_dir: Path, step: int) -> None:
 def random_state(device: torch.device) -> dict:
     """The states of this process's random-number generators."""
     version, internal, gauss = random.getstate()
-    _, words, *numpy = np.random.get_state()
+    _, words, *rest = np.random.get_state()
     state = {
         "torch": torch.get_rng_state(),
         "python": [version, list(internal), gauss],
-        "numpy": [torch.from_numpy(words.astype(np.int64)), *numpy],
+        "numpy": [torch.from_numpy(words.astype(np.int64)), *rest],
     }
     if device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)
@@ -222,8 +222,8 @@ def restore_random_state(state: dict, device: torch.device) -> None:
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
     if "numpy" in state:  # not in checkpoints from before NumPy was seeded
-        words, *numpy = state["numpy"]
-        np.random.set_state(("MT19937", words.numpy().astype(np.uint32), *numpy))
+        words, *rest = state["numpy"]
+        np.random.set_state(("MT19937", words.numpy().astype(np.uint32), *rest))
     if "cuda" in state and device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda"], device)
 

@@ -101,6 +101,10 @@ def open_run(world: World, requested: str, resume: str, kind: str) -> tuple[RunD
 
 
 def _decide(requested: str, resume: str, kind: str, locks: list[int]) -> tuple[str, str | None, dict]:
+    """The part of `open_run` for rank 0: the run's folder, the checkpoint to resume from, and that one's settings.
+
+    The descriptor of the folder's lock is appended to `locks`, because it is of use to this process only.
+    """
     source, job = None, _job()
     if resume == "auto" and not requested:
         raise InputError("--resume auto needs --run-dir: which run should go on?")
@@ -125,14 +129,12 @@ def _decide(requested: str, resume: str, kind: str, locks: list[int]) -> tuple[s
     resume_from = source
     if resume == "auto" or restarted:
         resume_from = checkpoint.newest_valid(path) or source
-        print(
-            f"resuming from {resume_from}" if resume_from else f"nothing to resume in {path}: starting afresh",
-            flush=True,
-        )
-        if resume_from and resume_from != source:
-            checkpoint.write_name(path, checkpoint.LATEST, resume_from)
-    elif resume_from:
+        if not resume_from:
+            print(f"nothing to resume in {path}: starting afresh", flush=True)
+    if resume_from:
         print(f"resuming from {resume_from}", flush=True)
+        if resume_from != source:
+            checkpoint.write_name(path, checkpoint.LATEST, resume_from)
     resumed_settings = run_files.settings_of(resume_from.absolute().parent.parent) if resume_from else {}
     return str(path), str(resume_from) if resume_from else None, resumed_settings
 

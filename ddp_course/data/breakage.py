@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 MAX_LINES = 3  # of a block
 PRECEDING_LINES = 8
+KINDS = {tokenize.NAME: "name", tokenize.OP: "operator", tokenize.STRING: "string"}  # of words
 REPLACEMENTS = {
     "==": "!=",
     "!=": "==",
@@ -164,8 +165,8 @@ def blocks(source: str, count: int, rng: random.Random) -> list[Block]:
         return []
     lines = [line + "\n" for line in source.split("\n")]
     chosen = []
-    for first in rng.sample(sorted(words), len(words)):
-        length, last = rng.randint(1, MAX_LINES), first  # `first` and `last` are line numbers, from 1
+    for first in rng.sample(sorted(words), len(words)):  # `first` and `last` are line numbers, from 1
+        length, last = rng.randint(1, MAX_LINES), first
         while last - first + 1 < length and last + 1 in words:
             last += 1
         preceding = "".join(lines[max(0, first - 1 - PRECEDING_LINES) : first - 1])
@@ -177,6 +178,7 @@ def blocks(source: str, count: int, rng: random.Random) -> list[Block]:
 
 
 def _block(lines: list[str], words: dict[int, list[Word]], first: int, last: int, preceding: str) -> Block:
+    """The block of the lines `first` to `last`."""
     block_words, offset = [], 0
     for line in range(first, last + 1):
         block_words += [Word(w.kind, w.text, w.start + offset, w.stop + offset) for w in words[line]]
@@ -194,13 +196,9 @@ def _words_by_line(source: str) -> Iterator[tuple[int, list[Word]]]:
         (row, start), (last_row, stop) = token.start, token.end
         if row != last_row:
             string_lines.update(range(row, last_row + 1))
-        elif token.type == tokenize.NAME:
-            kind = "keyword" if keyword.iskeyword(token.string) else "name"
+        elif token.type in KINDS:
+            kind = "keyword" if keyword.iskeyword(token.string) else KINDS[token.type]
             by_line.setdefault(row, []).append(Word(kind, token.string, start, stop))
-        elif token.type == tokenize.OP:
-            by_line.setdefault(row, []).append(Word("operator", token.string, start, stop))
-        elif token.type == tokenize.STRING:
-            by_line.setdefault(row, []).append(Word("string", token.string, start, stop))
     for row, words in by_line.items():
         if row not in string_lines:
             yield row, words

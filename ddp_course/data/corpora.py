@@ -129,7 +129,8 @@ def load(data: str, cache: Path | None = None) -> Corpus:
         files = files_below(root, keep_folder=lambda path: not is_run(path))
     elif root.is_file():
         with input_errors(root):
-            files = tuple(file for file in [readable_file(root)] if file.size)
+            file = readable_file(root)
+        files = (file,) if file.size else ()
     else:
         raise InputError(f"{root} is neither a file nor a folder: a corpus is read from files of text")
     return _corpus_of(root.name or "data", root, files)

@@ -111,8 +111,7 @@ def prepare_pairs(
     Raises InputError if there are no such pairs.
     """
     requested = {"pairs": data, "train_pairs": train, "validation_pairs": validation, "seed": seed}
-    resumed = {name: resumed_settings.get(name) for name in requested}
-    if resumed == requested and "pairs_folder" in resumed_settings:
+    if requested.items() <= resumed_settings.items() and "pairs_folder" in resumed_settings:
         resumed_folder = Path(str(resumed_settings["pairs_folder"]))
         if _files_of(resumed_folder) == {TRAIN, VALIDATION}:
             return resumed_folder

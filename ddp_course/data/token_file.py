@@ -23,6 +23,7 @@ from ddp_course.base.atomic_file import replacing
 from ddp_course.base.errors import InputError
 from ddp_course.base.json_file import read_object
 from ddp_course.data import corpora, shards, tokenizer
+from ddp_course.data.text_files import BLOCK
 
 FORMAT = 1  # part of the folder's hash: raise it when the way to split, tokenize or write changes
 TRAINING_BYTES = 32_000_000  # of text to train a tokenizer on: more takes longer and changes few merges
@@ -85,19 +86,19 @@ def prepare(
     cache = cache or corpora.cache_folder()
     existing_tokenizer = None if tokenizer_name in tokenizer.BUILT else _existing_tokenizer(tokenizer_name, vocab_size)
     if shard_files := shards.find_shards(Path(os.path.abspath(os.path.expanduser(data)))):
+        shard_tokenizer = tokenizer.build("bytes", []) if tokenizer_name == "bytes" else existing_tokenizer
         try:
-            return _prepare_shards(shard_files, existing_tokenizer or tokenizer_name, cache, say)
+            return _prepare_shards(shard_files, shard_tokenizer, cache, say)
         except OSError as error:
             raise _cannot_write(cache / "tokens", error) from error
     if existing_tokenizer:
         tokenizer_name, vocab_size = existing_tokenizer.name, existing_tokenizer.vocab_size
     tokenizer_identity = existing_tokenizer.fingerprint if existing_tokenizer else tokenizer_name
     corpus = corpora.load(data, cache)
-    name = re.sub(r"[^A-Za-z0-9._-]+", "_", corpus.name)[:40]
     # The path is part of the hash: two folders can differ although names, sizes and times agree.
     root = os.fsencode(corpus.root).hex()
     key = _sha256([FORMAT, corpus.fingerprint, root, tokenizer_identity, vocab_size])[:12]
-    folder = corpora.make_folder(cache / "tokens") / f"{name}-{tokenizer_name}-{key}"
+    folder = corpora.make_folder(cache / "tokens") / f"{_short_name(corpus.name)}-{tokenizer_name}-{key}"
     if folder.exists():
         if (damage := _damage(folder)) is None:
             return folder
@@ -133,21 +134,16 @@ def _existing_tokenizer(folder: str, vocab_size: int | None) -> tokenizer.Tokeni
 
 
 def _prepare_shards(
-    shard_files: dict[str, list[Path]], shard_tokenizer: tokenizer.Tokenizer | str, cache: Path, say: Say
+    shard_files: dict[str, list[Path]], shard_tokenizer: tokenizer.Tokenizer | None, cache: Path, say: Say
 ) -> Path:
     """Make a folder that holds only meta.json, with the paths, counts and checksums of the shards; returns it."""
     data = shard_files["train"][0].parent
-    if shard_tokenizer == "bytes":
-        shard_tokenizer = tokenizer.build("bytes", [])
-    if isinstance(shard_tokenizer, str):
+    if shard_tokenizer is None:
         raise InputError(
             f"{data} holds tokens, not text: give the folder of the tokenizer that made them as --tokenizer"
         )
-    name = re.sub(r"[^A-Za-z0-9._-]+", "_", data.name)[:40]
-    folder = (
-        corpora.make_folder(cache / "tokens")
-        / f"{name}-shards-{shards.shards_fingerprint(shard_files, shard_tokenizer)}"
-    )
+    key = shards.shards_fingerprint(shard_files, shard_tokenizer)
+    folder = corpora.make_folder(cache / "tokens") / f"{_short_name(data.name)}-shards-{key}"
     if not (folder / "meta.json").exists():
         say(f"reading the shards in {data}: {sum(map(len, shard_files.values()))} files")
         meta = {"format": FORMAT, "corpus": data.name} | shards.describe_shards(shard_files, shard_tokenizer)
@@ -270,7 +266,8 @@ def _damage(folder: Path) -> str | None:
             digest = hashlib.sha256()
             for name in counts.get("files", [folder / f"{split}.bin"]):
                 with open(name, "rb") as file:
-                    hashlib.file_digest(file, lambda digest=digest: digest)
+                    while block := file.read(BLOCK):
+                        digest.update(block)
             actual = digest.hexdigest()
             if actual != counts["sha256"]:
                 return f"{split}.bin has checksum {actual[:12]}, expected {counts['sha256'][:12]}"
@@ -279,6 +276,11 @@ def _damage(folder: Path) -> str | None:
     except (ValueError, KeyError, AttributeError, TypeError):
         return "meta.json is not readable"
     return None
+
+
+def _short_name(name: str) -> str:
+    """The part of a folder's name that stands for a corpus."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", name)[:40]
 
 
 def _sha256(value: object) -> str:
