@@ -12,6 +12,7 @@ import sys
 
 import torch
 import torch.distributed as dist
+from tensor_bytes import TensorBytes
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -30,7 +31,6 @@ from ddp_course.distributed.by_hand import (
     newton_schulz_flops,
     sharded_muon,
 )
-from ddp_course.distributed.by_hand.tensor_bytes import TensorBytes
 from ddp_course.distributed.replica_check import assert_replicas_equal
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 import warm
 from by_hand_ranks import ACCUMULATED, WRAPPERS
+from tensor_bytes import TensorBytes
 from torch import nn
 
 from ddp_course.distributed.by_hand import BucketedDataParallel
-from ddp_course.distributed.by_hand.tensor_bytes import TensorBytes
 
 
 @pytest.fixture(scope="module", params=[1, 2, 4])

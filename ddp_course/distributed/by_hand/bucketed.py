@@ -3,6 +3,7 @@
 from torch import nn
 
 from ddp_course.base.errors import InputError
+from ddp_course.distributed.by_hand.message import by_type
 from ddp_course.distributed.by_hand.overlapped import OverlappedDataParallel
 
 MEBIBYTE = 2**20  # what torch's DDP calls a megabyte
@@ -25,15 +26,16 @@ class BucketedDataParallel(OverlappedDataParallel):
 
     def group_into_messages(self, parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
         """Fill buckets in the order of `parameters`, per dtype and device; return them in the order of completion."""
-        full, filling = [], {}
-        for position, parameter in enumerate(parameters):
-            key, size = (parameter.dtype, parameter.device), parameter.numel() * parameter.element_size()
-            bucket = filling.setdefault(key, {"parameters": [], "bytes": 0})
-            if bucket["parameters"] and bucket["bytes"] + size > self.bucket_bytes:
-                full.append(bucket)
-                bucket = filling[key] = {"parameters": [], "bytes": 0}
-            bucket["parameters"].append(parameter)
-            bucket["bytes"] += size
-            bucket["complete_at"] = position
-        buckets = sorted([*full, *filling.values()], key=lambda bucket: bucket["complete_at"])
-        return [bucket["parameters"] for bucket in buckets]
+        buckets: list[list[nn.Parameter]] = []
+        for group in by_type(parameters):
+            buckets.append([])
+            for parameter in group:
+                if buckets[-1] and _bytes([*buckets[-1], parameter]) > self.bucket_bytes:
+                    buckets.append([])
+                buckets[-1].append(parameter)
+        position = {parameter: number for number, parameter in enumerate(parameters)}
+        return sorted(buckets, key=lambda bucket: position[bucket[-1]])
+
+
+def _bytes(parameters: list[nn.Parameter]) -> int:
+    return sum(parameter.numel() * parameter.element_size() for parameter in parameters)

@@ -22,37 +22,29 @@ class TensorBytes(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.now = self.peak = 0
-        self.history: list[int] = []  # `now` after each operation that made a tensor
         self._known: set[int] = set()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         # A view, or a tensor changed in place, is not new: its storage is an argument's or already known.
-        arguments = set(map(_key, _tensors((args, kwargs))))
-        new = [tensor for tensor in _tensors(result) if _key(tensor) not in arguments | self._known]
-        for tensor in new:
-            self._add(tensor.untyped_storage())
-        if new:
-            self.history.append(self.now)
-            self.peak = max(self.peak, self.now)
+        arguments = {storage._cdata for storage in _storages((args, kwargs))}
+        for storage in _storages(result):
+            if storage._cdata not in arguments | self._known:
+                self._add(storage)
+        self.peak = max(self.peak, self.now)
         return result
 
     def _add(self, storage: torch.UntypedStorage) -> None:
         """Count `storage` until it is freed: its Python object lives exactly as long as its memory."""
         key, size = storage._cdata, storage.nbytes()
-        if key not in self._known:
-            self._known.add(key)
-            self.now += size
-            weakref.finalize(storage, self._remove, key, size).atexit = False
+        self._known.add(key)
+        self.now += size
+        weakref.finalize(storage, self._remove, key, size).atexit = False
 
     def _remove(self, key: int, size: int) -> None:
         self._known.discard(key)
         self.now -= size
 
 
-def _tensors(values: object) -> list[Tensor]:
-    return [value for value in tree_leaves(values) if isinstance(value, Tensor)]
-
-
-def _key(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+def _storages(values: object) -> list[torch.UntypedStorage]:
+    return [value.untyped_storage() for value in tree_leaves(values) if isinstance(value, Tensor)]
