@@ -124,7 +124,7 @@ def test_features_of_an_architecture(transformers, folder, tmp_path, architectur
     assert features_gap(model, transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()) < 2e-5
 
 
-NOT_CAUSAL = "a token changes what it makes of earlier ones"  # padding would then change the features
+NOT_CAUSAL = "a token changes its outputs for earlier ones"  # padding would then change the features
 XLNET = {"vocab_size": 300, "d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 32}
 T5 = {"vocab_size": 300, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
 VIT = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
@@ -135,7 +135,7 @@ REFUSED = {
     "XLNet": ("XLNetConfig", XLNET, "AutoModelForCausalLM", NOT_CAUSAL),
     "T5": ("T5Config", T5, "AutoModelForSeq2SeqLM", "a t5 is no causal language model"),
     "ViT": ("ViTConfig", VIT, "AutoModel", "a vit is no causal language model"),
-    "weights of NaN": ("GPT2Config", GPT2, "AutoModelForCausalLM", "what it makes of a text is not finite"),
+    "weights of NaN": ("GPT2Config", GPT2, "AutoModelForCausalLM", "its outputs for a text are not finite"),
 }
 
 

@@ -340,7 +340,7 @@ def test_help_explains_every_flag_and_comes_from_one_rank():
 def write_puzzles(folder, train, test):
     """Files as published ones are: other columns, and dots for empty cells."""
     folder.mkdir(parents=True, exist_ok=True)
-    made = sudoku.make_unlike(3, 4, train + test, 5, 9)
+    made = sudoku.make_distinct(3, 4, train + test, 5, 9)
     for name, some in (("train.csv", made[:train]), ("test.csv", made[train:])):
         lines = [
             f"us,{''.join(map(str, puzzle)).replace('0', '.')},{''.join(map(str, solution))},1.5"

@@ -115,27 +115,27 @@ def renamed(cells):
 
 
 def test_the_same_seed_makes_the_same_puzzles_and_more_of_them():
-    few = sudoku.make_unlike(3, 4, 10, 5, 8)
-    assert few == sudoku.make_unlike(3, 4, 20, 5, 8)[:10]
-    assert few != sudoku.make_unlike(4, 4, 10, 5, 8)
+    few = sudoku.make_distinct(3, 4, 10, 5, 8)
+    assert few == sudoku.make_distinct(3, 4, 20, 5, 8)[:10]
+    assert few != sudoku.make_distinct(4, 4, 10, 5, 8)
     assert len({canonical(*pair) for pair in few}) == 10
 
 
 def test_more_puzzles_than_exist_are_refused():
     with pytest.raises(InputError, match="were all augmentations of known ones: ask for fewer"):
-        sudoku.make_unlike(1, 4, 10_000, 15, 15)
+        sudoku.make_distinct(1, 4, 10_000, 15, 15)
 
 
 def test_more_puzzles_than_can_exist_are_refused_before_any_is_made(monkeypatch):
     monkeypatch.setattr(sudoku, "make", lambda *_: pytest.fail("a sudoku was made"))
     with pytest.raises(InputError, match="200000 sudokus of size 4 were asked for; there are fewer than 131,072"):
-        sudoku.make_unlike(1, 4, 200_000, 4, 7)
+        sudoku.make_distinct(1, 4, 200_000, 4, 7)
 
 
 def test_progress_is_reported(monkeypatch):
     messages = []
     monkeypatch.setattr(sudoku, "SECONDS_BETWEEN_REPORTS", 0)
-    sudoku.make_unlike(1, 4, 3, 5, 8, say=messages.append)
+    sudoku.make_distinct(1, 4, 3, 5, 8, say=messages.append)
     assert messages == [f"made {n} of 3 sudokus, 0 tries since the last new one" for n in (1, 2, 3)]
 
 

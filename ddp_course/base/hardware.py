@@ -7,12 +7,12 @@ from dataclasses import dataclass
 class GPU:
     """The peak rates of a GPU: dense FLOP/s, and bytes per second."""
 
-    flops: float  # in half precision, summed in float32
+    flops: float  # half precision, accumulated in float32
     tf32: float | None = None
     float32: float | None = None
     memory: float | None = None  # bytes
-    memory_speed: float | None = None
-    inside: float | None = None  # to the other GPUs of its node, in one direction
+    memory_bandwidth: float | None = None
+    inside: float | None = None  # bandwidth to the other GPUs of its node, in one direction
 
 
 # A trainer takes the first name that occurs, as whole words, in torch's name of the device. Plans need a GPU whose

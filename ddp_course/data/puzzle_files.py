@@ -11,13 +11,15 @@ from pathlib import Path
 
 from ddp_course.base.errors import InputError
 from ddp_course.data import sudoku
+from ddp_course.data.sudoku import Board, SolvedPuzzle
 from ddp_course.data.text_files import input_errors
 
 TRAIN, TEST = "train.csv", "test.csv"
-Pair = tuple[sudoku.Board, sudoku.Board]  # puzzle and solution
 
 
-def read_unlike(folder: Path, seed: int, size: int, train: int, test: int) -> tuple[list[Pair], list[Pair]]:
+def read_distinct(
+    folder: Path, seed: int, size: int, train: int, test: int
+) -> tuple[list[SolvedPuzzle], list[SolvedPuzzle]]:
     """Draw `train` puzzles from train.csv and `test` from test.csv at random, none an augmentation of another.
 
     Raises InputError if a file is missing or holds too few, and for a line that is no sudoku of this size.
@@ -26,7 +28,7 @@ def read_unlike(folder: Path, seed: int, size: int, train: int, test: int) -> tu
     return _draw(folder / TRAIN, size, train, rng, known), _draw(folder / TEST, size, test, rng, known)
 
 
-def _draw(path: Path, size: int, count: int, rng: random.Random, known: set[str]) -> list[Pair]:
+def _draw(path: Path, size: int, count: int, rng: random.Random, known: set[str]) -> list[SolvedPuzzle]:
     """Draw `count` puzzles from a file. Their fingerprints are not in `known`, and are added to it."""
     lines, drawn = list(_lines(path)), []
     for _, number, question, answer in sorted((rng.random(), *line) for line in lines):
@@ -62,7 +64,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str, str]]:
             raise InputError(f"{path} is no CSV file in UTF-8: {error}") from None
 
 
-def _board(text: str, size: int) -> sudoku.Board | None:
+def _board(text: str, size: int) -> Board | None:
     """Parse a board. Returns None if the text is no board of this size."""
     text = text.strip().replace(".", "0")
     digits = tuple(int(digit) for digit in text) if text.isascii() and text.isdigit() else ()

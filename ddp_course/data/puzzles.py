@@ -19,7 +19,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from ddp_course.base.errors import InputError
 from ddp_course.data import sudoku
-from ddp_course.data.puzzle_files import read_unlike
+from ddp_course.data.puzzle_files import read_distinct
+from ddp_course.data.sudoku import SolvedPuzzle
 from ddp_course.data.windows import IGNORED
 
 HELD_OUT_ID = 0  # the id of puzzles that have no row of their own in the embedding
@@ -58,7 +59,7 @@ def make_sets(
     The training set has `puzzles` puzzles, each with random augmentations, `boards_per_puzzle` boards in all, which
     share the puzzle's id. The held-out puzzles have id 0 and do not depend on `puzzles` or `boards_per_puzzle`.
     """
-    made = sudoku.make_unlike(seed, size, held_out + puzzles, *clues)
+    made = sudoku.make_distinct(seed, size, held_out + puzzles, *clues)
     return augment_all(seed, made[held_out:], boards_per_puzzle), held_out_puzzles(made[:held_out])
 
 
@@ -66,11 +67,11 @@ def read_sets(
     folder: Path, seed: int, size: int, puzzles: int, boards_per_puzzle: int, held_out: int
 ) -> tuple[Puzzles, Puzzles]:
     """Read the two sets of `make_sets` from a folder with train.csv and test.csv (see `puzzle_files`)."""
-    train, test = read_unlike(folder, seed, size, puzzles, held_out)
+    train, test = read_distinct(folder, seed, size, puzzles, held_out)
     return augment_all(seed, train, boards_per_puzzle), held_out_puzzles(test)
 
 
-def augment_all(seed: int, pairs: list[tuple[sudoku.Board, sudoku.Board]], boards_per_puzzle: int) -> Puzzles:
+def augment_all(seed: int, pairs: list[SolvedPuzzle], boards_per_puzzle: int) -> Puzzles:
     """Add random augmentations to each puzzle, up to `boards_per_puzzle` boards; the ids count from 1."""
     boards, ids = [], []
     for number, (puzzle, solution) in enumerate(pairs, start=1):
@@ -81,7 +82,7 @@ def augment_all(seed: int, pairs: list[tuple[sudoku.Board, sudoku.Board]], board
     return _arrays(boards, ids)
 
 
-def held_out_puzzles(pairs: list[tuple[sudoku.Board, sudoku.Board]]) -> Puzzles:
+def held_out_puzzles(pairs: list[SolvedPuzzle]) -> Puzzles:
     """The boards of puzzles that are not trained on, all with the id 0."""
     return _arrays(pairs, [HELD_OUT_ID] * len(pairs))
 
@@ -174,6 +175,6 @@ def guess_accuracy(puzzles: Puzzles, seed: int, tries: int = 10) -> float:
     return solved / (tries * len(puzzles))
 
 
-def _arrays(boards: list[tuple[sudoku.Board, sudoku.Board]], ids: list[int]) -> Puzzles:
+def _arrays(boards: list[SolvedPuzzle], ids: list[int]) -> Puzzles:
     clues, solutions = (np.array(part, dtype=np.uint8) for part in zip(*boards, strict=True))
     return Puzzles(clues, solutions, np.array(ids, dtype=np.int64))

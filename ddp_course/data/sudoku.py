@@ -14,6 +14,7 @@ from functools import cache
 from ddp_course.base.errors import InputError
 
 Board = tuple[int, ...]
+SolvedPuzzle = tuple[Board, Board]  # a puzzle and its solution
 SIZES = (4, 9)  # the number of digits, and of cells in a row
 MOST_4X4 = 2 * 2**16  # upper bound: two solved boards up to augmentation, times the subsets of 16 cells
 SECONDS_BETWEEN_REPORTS = 5
@@ -50,7 +51,7 @@ def solutions(board: Sequence[int], limit: int = 2, rng: random.Random | None = 
     return solved
 
 
-def make(rng: random.Random, size: int, clues: int) -> tuple[Board, Board]:
+def make(rng: random.Random, size: int, clues: int) -> SolvedPuzzle:
     """Make a random puzzle with exactly one solution, and return both.
 
     Cells are emptied in random order as long as the solution stays unique, until `clues` are left. Some orders end
@@ -71,9 +72,9 @@ def make(rng: random.Random, size: int, clues: int) -> tuple[Board, Board]:
     return tuple(puzzle), solution
 
 
-def make_unlike(
+def make_distinct(
     seed: int, size: int, count: int, fewest: int, most: int, say: Callable[[str], object] = print
-) -> list[tuple[Board, Board]]:
+) -> list[SolvedPuzzle]:
     """Make `count` pairs (puzzle, solution), none an augmentation of another, with about `fewest` to `most` clues.
 
     Puzzle k does not depend on `count`. `say` gets the progress every few seconds. Raises InputError if `count` is
@@ -83,7 +84,7 @@ def make_unlike(
         raise InputError(f"{count} sudokus of size 4 were asked for; there are fewer than {MOST_4X4:,} of them")
     reported = time.monotonic()
     known: set[str] = set()
-    made: list[tuple[Board, Board]] = []
+    made: list[SolvedPuzzle] = []
     number = missed = 0
     while len(made) < count:
         rng = random.Random(f"puzzle {number} of seed {seed}")
@@ -105,7 +106,7 @@ def make_unlike(
     return made
 
 
-def augment(puzzle: Board, solution: Board, rng: random.Random) -> tuple[Board, Board]:
+def augment(puzzle: Board, solution: Board, rng: random.Random) -> SolvedPuzzle:
     """Permute the digits, rows and columns as the rules allow, and perhaps transpose. The solution stays unique."""
     size = size_of(puzzle)
     box = math.isqrt(size)

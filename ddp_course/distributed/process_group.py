@@ -19,7 +19,7 @@ import torch.distributed as dist
 import torch.distributed.nn
 
 from ddp_course.base.errors import InputError
-from ddp_course.distributed.rendezvous import integer_from_environment, meet, ranks_from_environment
+from ddp_course.distributed.rendezvous import integer_from_environment, ranks_from_environment, wait_for_all_ranks
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def start(timeout_seconds: float = 60, device: str = "auto") -> World:
     device: "auto", "cpu" or "cuda". A collective that waits longer than `timeout_seconds` raises: torch's own default
     is half an hour with gloo and ten minutes with NCCL.
     Called again before `stop`, it returns the same world.
-    Raises InputError for more processes than GPUs, for invalid environment variables, and as `rendezvous.meet`.
+    Raises InputError for more processes than GPUs, for invalid environment variables, and as `wait_for_all_ranks`.
     """
     global _started
     if _started and dist.is_initialized():
@@ -70,7 +70,7 @@ def start(timeout_seconds: float = 60, device: str = "auto") -> World:
     launcher = os.getppid()
     rank, local_rank, size = ranks_from_environment()
     own_device = _pin_device(device, local_rank)
-    store = meet(rank, size, timeout_seconds, launcher) if size > 1 else dist.HashStore()
+    store = wait_for_all_ranks(rank, size, timeout_seconds, launcher) if size > 1 else dist.HashStore()
     try:
         dist.init_process_group(
             backend="nccl" if own_device.type == "cuda" else "gloo",

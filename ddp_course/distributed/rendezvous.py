@@ -39,7 +39,7 @@ def launcher_is_gone(launcher: int) -> bool:
     return "LOCAL_RANK" in os.environ and os.getppid() != launcher
 
 
-def meet(rank: int, size: int, seconds: float, launcher: int) -> dist.Store:
+def wait_for_all_ranks(rank: int, size: int, seconds: float, launcher: int) -> dist.Store:
     """Wait for all `size` ranks and return the key-value store of this attempt of the job.
 
     Raises InputError after `seconds`, or as soon as the launcher has ended. TCPStore's own wait takes up to
@@ -110,7 +110,7 @@ def store_errors() -> Iterator[None]:
 def _wait_for_answer(
     rank: int, address: str, port: int, seconds: float, deadline: float, launcher_serves: bool, launcher: int
 ) -> None:
-    """Wait until a process listens at the address. Raises InputError as `meet`."""
+    """Wait until a process listens at the address. Raises InputError as `wait_for_all_ranks`."""
     refusals = 0  # in a row
     while True:
         try:

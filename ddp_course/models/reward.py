@@ -47,11 +47,11 @@ class FrozenBackbone(nn.Module):
         row, column = inside.nonzero(as_tuple=True)
         # Logits of the completions only: those of all tokens would be the largest tensor by far.
         states, logits = self.read(tokens, row, (column - 1).clamp(min=0))
-        exact = torch.promote_types(states.dtype, torch.float32)  # half precision is for matrix products, not for sums
-        nll = F.cross_entropy(logits.to(exact), tokens[row, column], reduction="none")
+        dtype = torch.promote_types(states.dtype, torch.float32)  # half precision is for matrix products, not for sums
+        nll = F.cross_entropy(logits.to(dtype), tokens[row, column], reduction="none")
         count = inside.sum(1)
-        read = states[row, column].to(exact)
-        mean = read.new_zeros(len(tokens), self.width).index_add_(0, row, read) / count[:, None]
+        states = states[row, column].to(dtype)
+        mean = states.new_zeros(len(tokens), self.width).index_add_(0, row, states) / count[:, None]
         mean_nll = nll.new_zeros(len(tokens)).index_add_(0, row, nll) / count
         largest_nll = nll.new_zeros(len(tokens)).scatter_reduce_(0, row, nll, "amax")
         return torch.cat([mean, mean_nll[:, None], largest_nll[:, None]], dim=1)
@@ -64,17 +64,18 @@ class FrozenBackbone(nn.Module):
         tokens. Differences by rounding are allowed: experts that get another number of tokens may add up in another
         order.
         """
-        earlier = torch.arange(min(8, self.context) - 1, device=next(self.parameters()).device)
+        count = min(8, self.context) - 1
+        earlier = torch.arange(count, device=next(self.parameters()).device)
         first, second = (
-            self.read(torch.cat([earlier, last + len(earlier)])[None], 0 * earlier, earlier)
-            for last in torch.arange(2, device=earlier.device)[:, None]
+            self.read(torch.cat([earlier, earlier.new_tensor([last])])[None], torch.zeros_like(earlier), earlier)
+            for last in (count, count + 1)
         )
         for outputs in zip(first, second, strict=True):
-            a, b = (values.flatten(0, -2)[: len(earlier)].double() for values in outputs)
+            a, b = (values.flatten(0, -2)[:count].double() for values in outputs)
             if not a.isfinite().all():
-                raise InputError("what it makes of a text is not finite")
+                raise InputError("its outputs for a text are not finite")
             if (a - b).abs().max() > 1e-5 * a.abs().max():
-                raise InputError("it is no causal language model: a token changes what it makes of earlier ones")
+                raise InputError("it is no causal language model: a token changes its outputs for earlier ones")
 
     def assert_frozen(self) -> None:
         """Raise RuntimeError if a parameter requires or has a gradient, or a module is in training mode."""

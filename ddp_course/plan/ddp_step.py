@@ -80,7 +80,7 @@ class DDP:
         """Simulate one step. known: a number for each name in `ranges`."""
         model, cluster, (size, count) = self.job.model, self.job.cluster, self.micro_batches()
         computing = size * model.context * model.flops_per_token / (cluster.gpu.flops * known["mfu"])
-        optimizer = BYTES_PER_STEP * model.parameters / cluster.gpu.memory_speed
+        optimizer = BYTES_PER_STEP * model.parameters / cluster.gpu.memory_bandwidth
         slowest = 1 + known["spread"] * expected_maximum(self.gpus)
         compute = Compute(computing / 3, 2 * computing / 3, optimizer).scaled(slowest)
         nodes, in_node = max(1, self.gpus // cluster.per_node), min(self.gpus, cluster.per_node)

@@ -103,7 +103,7 @@ ASSUMED_OF_LLAMA = (
 )
 LONG_WINDOWS = "the same, and kernels that are as fast on a window's 16 parts as on the whole"
 RECOMPUTES = "checkpoints each block (a third more computation), and had no ZeRO"
-_TPU_V4 = GPU(275e12, memory=32 * GIB, memory_speed=1.2e12, inside=270e9)
+_TPU_V4 = GPU(275e12, memory=32 * GIB, memory_bandwidth=1.2e12, inside=270e9)
 
 
 def _h100(gpus: int, name: str = "H100", kernels: float = KERNELS) -> Cluster:

@@ -147,6 +147,6 @@ def step(job: Job, layout: Layout, exposed: float | None = None) -> Step:
     common, experts = stage_parameters(model, layout)
     if layout.zero and layout.shards > 1:
         common, experts = common / layout.shards, experts / max(1, layout.shards // layout.ep)
-    updating = BYTES_PER_STEP * (common + experts) / cluster.gpu.memory_speed
+    updating = BYTES_PER_STEP * (common + experts) / cluster.gpu.memory_bandwidth
     total = computing * (1 + idle) + waiting + updating
     return Step(computing, idle, waiting, updating, total, useful / total, sent)
