@@ -1,7 +1,8 @@
 """The best checkpoint of a run by a validation metric: the file `best`, next to `latest`, names it, and it is kept.
 
-Training goes on past the best step, so the newest checkpoint may be a worse one. The best one is computed from the
-metrics and the checkpoints on the disk, with no state in memory, so a resumed run chooses as one that was not stopped.
+Training continues past the best step, so the newest checkpoint may be a worse one. The best one is computed from the
+metrics and the checkpoints on the disk, with no state in memory, so a resumed run names the same one as a run that was
+not stopped.
 """
 
 import math

@@ -84,11 +84,11 @@ class RunDirectory:
 
 
 def open_run(world: World, requested: str, resume: str, kind: str) -> tuple[RunDirectory, Path | None]:
-    """Create a run's folder, or find the one to go on with. Returns it and the checkpoint to resume from.
+    """Create a run's folder, or find the one to resume. Returns it and the checkpoint to resume from, or None.
 
     `requested`: the folder, or "" for `runs/<kind>-<date>-<time>`. `resume`: "no", "auto" (the newest valid
     checkpoint of the requested folder, or a fresh start if it has none) or the path of a checkpoint. An attempt that
-    torchrun restarted goes on with the run that the attempt before it began, whatever `resume` says.
+    torchrun restarted resumes the run that the attempt before it began, whatever `resume` says.
     Rank 0 decides for all ranks. Raises InputError on all of them, among others for a folder that holds a run already,
     or other files, or into which another job is writing. The folder is locked until the RunDirectory is freed.
     """

@@ -34,7 +34,7 @@ class RunContents:
 def contents_of(path: Path) -> RunContents:
     """Classify a folder by its contents: empty, or a run of this course.
 
-    Raises InputError for a folder that is neither empty nor a run of ours, and for settings that cannot be read.
+    Raises InputError for a folder that is neither empty nor a run of this course, and for settings that cannot be read.
     """
     try:
         names = sorted(

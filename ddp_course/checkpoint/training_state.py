@@ -62,8 +62,8 @@ class TrainingState:
     def restore(self, world: World, path: Path) -> int:
         """Put back what `save` wrote, before the model is wrapped; returns the step.
 
-        Bit-exact at the same number of ranks. At another number the weights, the optimizer and the data go on
-        exactly, but each rank's random numbers start anew, and rank 0 says so.
+        Bit-exact at the same number of ranks. At another number the weights, the optimizer and the data continue
+        exactly, but each rank's random numbers start anew, and rank 0 prints so.
         Raises InputError for a checkpoint that is damaged, of another kind, or of a run with another identity.
         """
         state = checkpoint.load(path)
@@ -109,7 +109,7 @@ def assert_finite_weights(world: World, states: Mapping[str, Mapping[str, Any]],
         where = f" ({broken[0]})" if broken else ""
         raise InputError(
             f"the run has diverged: after step {step} weights are not finite{where}, so no checkpoint of them is "
-            "written; go on from the newest one with a lower --learning-rate"
+            "written; resume from the newest one with a lower --learning-rate"
         )
 
 

@@ -38,6 +38,8 @@ EXCLUDED_FOLDERS = re.compile(r"_?tests?|test_.*|.*_tests?|site-packages|dist-pa
 
 @dataclass(frozen=True)
 class Download:
+    """A file of text to download. sha256: the checksum that its content must have."""
+
     url: str
     sha256: str
     licence: str
@@ -72,7 +74,7 @@ class Corpus:
         """The files that hold text, without duplicates. Reads every file, 1 MB at a time.
 
         A copy of a file is dropped because it could land in the other split, and validation text must not be
-        training text. Raises InputError if a file cannot be read, or if the one file asked for is not text.
+        training text. Raises InputError if a file cannot be read, or if the corpus is one file and that is not text.
         """
         first_with: dict[bytes, TextFile] = {}
         for file in self.files:

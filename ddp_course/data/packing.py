@@ -27,8 +27,9 @@ class StreamWindows:
         window_starts(seed, 0, 1, len(tokens), context)  # checks the seed and the length
         self._tokens, self._context, self._seed, self._per_update = tokens, context, seed, per_update
 
-    def micro_batches(self, **which: int) -> Iterator[tuple[Tensor, Tensor]]:
-        return micro_batches(self._tokens, context=self._context, seed=self._seed, **which)
+    def micro_batches(self, **arguments: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield one rank's micro-batches of a step. arguments: the others of `windows.micro_batches`."""
+        return micro_batches(self._tokens, context=self._context, seed=self._seed, **arguments)
 
     def targets(self, step: int) -> int:
         """The number of targets in a step's global batch."""

@@ -69,7 +69,7 @@ def describe_shards(shards: dict[str, list[Path]], shard_tokenizer: tokenizer.To
     """The entries of meta.json for shards: dtype, tokenizer, and files, token count and checksum of each split.
 
     Reads every file once. Raises InputError if a file cannot be read, is empty, has a size that is no multiple of an
-    id's, or holds an id that the tokenizer does not know.
+    id's, or holds an id that the tokenizer does not have.
     """
     dtype = np.dtype("<u4" if shard_tokenizer.vocab_size > 65_536 else "<u2")
     splits = {}

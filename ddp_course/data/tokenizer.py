@@ -247,7 +247,7 @@ def existing(path: str | Path) -> ExistingTokenizer:
     """
     path = Path(path).expanduser()
     if not path.exists():
-        check(str(path))  # raises: no tokenizer of ours has this name
+        check(str(path))  # raises, because no tokenizer has this name either
     file = path / "tokenizer.json" if path.is_dir() else path
     try:
         state = read_object(file)

@@ -106,7 +106,7 @@ class Mesh:
 
     @property
     def reports_loss(self) -> bool:
-        """True on the first tp rank of the last stage: it knows the loss, and sums over such ranks count it once."""
+        """True on the first tp rank of the last stage: it has the loss, and a sum over such ranks counts it once."""
         return self.pp.rank == self.pp.size - 1 and self.tp.rank == 0
 
     def __str__(self) -> str:

@@ -83,6 +83,7 @@ class Attention(nn.Module):
         self.projection = nn.Linear(config.width, config.width)
 
     def forward(self, x: Tensor, past: Past | None = None) -> Tensor:
+        """x and the result: (batch, length, width). past: earlier keys and values, for sampling."""
         batch, length, width = x.shape
         fused = self.query_key_value(x).view(batch, length, -1, width // self.heads).transpose(1, 2)
         query, key, value = fused.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
@@ -111,6 +112,7 @@ class Block(nn.Module):
         self.projection = nn.Linear(4 * config.width, config.width)
 
     def forward(self, x: Tensor, past: Past | None = None) -> Tensor:
+        """As `Attention.forward`."""
         x = x + self.attention(self.attention_norm(x), past)
         y = self.projection(F.gelu(self.expand(self.mlp_norm(x))))
         return x + F.dropout(y, self.dropout, self.training)
