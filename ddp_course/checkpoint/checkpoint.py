@@ -4,8 +4,7 @@ A checkpoint is a folder `step_NNNNNN` with `state.pt` and a list of checksums: 
 folders that belong to it. It is written under a temporary name, flushed to the disk, and renamed: a crash at any byte
 leaves the previous checkpoint as the newest valid one.
 The checksum is CRC-32, not a cryptographic hash: it has to find damage, not forgery, and costs a fraction of the time.
-Only `gather_random_states` communicates. Rank 0 saves; the caller sends the result to the other ranks with
-`sync.from_rank_0`.
+Nothing here communicates. Rank 0 saves; the caller sends the result to the other ranks with `sync.from_rank_0`.
 """
 
 import os
@@ -20,13 +19,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from ddp_course.base.atomic_file import flush_folder_to_disk, flush_to_disk, replacing
 from ddp_course.base.errors import InputError, type_and_text
 from ddp_course.checkpoint import checksums
 from ddp_course.checkpoint.run_files import CHECKPOINTS, CHECKSUM, STATE
-from ddp_course.distributed.process_group import World
 
 LATEST = "latest"
 BEST = "best"  # see `best_checkpoint`
@@ -207,13 +204,6 @@ def random_state(device: torch.device) -> dict:
     if device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)
     return state
-
-
-def gather_random_states(world: World) -> list[dict]:
-    """The random-number states of every rank, in order of rank (collective)."""
-    states: list[dict] = [{} for _ in range(world.size)]
-    dist.all_gather_object(states, random_state(world.device))
-    return states
 
 
 def restore_random_state(state: dict, device: torch.device) -> None:

@@ -25,6 +25,7 @@ from torch.optim import Optimizer
 from ddp_course.base.atomic_file import flush_folder_to_disk, flush_to_disk
 from ddp_course.base.errors import InputError, type_and_text
 from ddp_course.checkpoint import checksums
+from ddp_course.distributed.sync import gather_objects
 
 INDEX = ".metadata"  # torch writes it last
 CHECKSUMS = f"files{checksums.SUFFIX}"
@@ -134,8 +135,7 @@ def _finish(temporary: Path, final: Path, group: dist.ProcessGroup | None) -> Pa
     """
     rank = dist.get_rank(group)
     own_checksums = {path.name: checksums.of_file(path) for path in temporary.glob(f"__{rank}_*")}
-    checksums_by_rank: list[dict] = [{} for _ in range(dist.get_world_size(group))]
-    dist.all_gather_object(checksums_by_rank, own_checksums, group=group)
+    checksums_by_rank = gather_objects(own_checksums, group)
     if rank == 0:
         all_checksums = {name: crc for rank_checksums in checksums_by_rank for name, crc in rank_checksums.items()}
         all_checksums[INDEX] = checksums.of_file(temporary / INDEX)  # last: a list cut short has no line for it

@@ -11,7 +11,7 @@ from torch import Tensor
 from ddp_course.base.errors import InputError
 from ddp_course.checkpoint import checkpoint
 from ddp_course.distributed.process_group import World
-from ddp_course.distributed.sync import from_rank_0, sum_over_ranks
+from ddp_course.distributed.sync import from_rank_0, gather_objects, sum_over_ranks
 
 
 class Part(Protocol):
@@ -55,7 +55,7 @@ class TrainingState:
             "identity": dict(self.identity),
             "config": dict(config),
             **part_states,
-            "random_states": checkpoint.gather_random_states(world),
+            "random_states": gather_objects(checkpoint.random_state(world.device)),
         }
         from_rank_0(world, lambda: checkpoint.save(run_dir, step, state, keep=keep, companion=companion))
 

@@ -12,6 +12,8 @@ import psutil
 import torch.distributed as dist
 from torch import Tensor
 
+from ddp_course.distributed.sync import gather_objects
+
 
 def held_bytes(tensors: Iterable[Tensor | None]) -> int:
     """Bytes of the storages behind `tensors` on this rank; a storage that several of them share counts once."""
@@ -34,8 +36,8 @@ def sent_bytes() -> float:
 def sent_to_ranks() -> dict[int, int]:
     """Bytes sent so far to each other rank, if all ranks are on this machine; Linux only. A collective."""
     dist.barrier()
-    connections, ports_by_rank = _connections(), [()] * dist.get_world_size()
-    dist.all_gather_object(ports_by_rank, [port for port, _, _ in connections])
+    connections = _connections()
+    ports_by_rank = gather_objects([port for port, _, _ in connections])
     return {
         rank: sum(sent for _, peer_port, sent in connections if peer_port in ports)
         for rank, ports in enumerate(ports_by_rank)

@@ -112,10 +112,16 @@ def sum_over_ranks(world: World, *values: float | Tensor) -> list[float]:
     return totals.tolist()
 
 
+def gather_objects(value: T, group: dist.ProcessGroup | None = None) -> list[T]:
+    """The (picklable) value of every rank of the group, in order of rank (collective)."""
+    values: list = [None] * dist.get_world_size(group)
+    dist.all_gather_object(values, value, group=group)
+    return values
+
+
 def assert_same_value(world: World, name: str, value: object) -> None:
     """Raise ReplicasDiffer on every rank unless all ranks hold the same (picklable) `value`."""
-    values: list[object] = [None] * world.size
-    dist.all_gather_object(values, value)
+    values = gather_objects(value)
     for rank, other in enumerate(values):
         if other != values[0]:
             raise ReplicasDiffer(f"{name} differs: rank 0 has {values[0]!r}, rank {rank} has {other!r}")

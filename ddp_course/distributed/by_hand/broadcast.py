@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ddp_course.distributed.replica_check import ReplicasDiffer
+from ddp_course.distributed.sync import gather_objects
 
 
 @torch.no_grad()
@@ -41,8 +42,7 @@ def _assert_same_model(module: nn.Module) -> None:
     """Raise ReplicasDiffer unless all ranks have equal names, shapes and dtypes: a broadcast pairs tensors by order."""
     tensors = [*module.named_parameters(), *module.named_buffers()]
     descriptions = [f"{name} {tuple(t.shape)} {t.dtype}{'' if t.requires_grad else ' frozen'}" for name, t in tensors]
-    descriptions_by_rank: list[list[str]] = [[]] * dist.get_world_size()
-    dist.all_gather_object(descriptions_by_rank, descriptions)
+    descriptions_by_rank = gather_objects(descriptions)
     for rank, actual_model in enumerate(descriptions_by_rank):
         pairs = zip_longest(descriptions_by_rank[0], actual_model, fillvalue="none")
         for number, (expected, actual) in enumerate(pairs):

@@ -219,7 +219,7 @@ ANSWERS = (
         import torch.distributed as dist
 
         from ddp_course.distributed.process_group import World
-        from ddp_course.distributed.sync import from_rank_0
+        from ddp_course.distributed.sync import from_rank_0, gather_objects
         from ddp_course.base.errors import InputError
         from ddp_course.checkpoint import checkpoint
 
@@ -230,7 +230,7 @@ ANSWERS = (
 
         def save(folder, step, model, optimizer):
             state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            state["random"] = checkpoint.gather_random_states(world())
+            state["random"] = gather_objects(checkpoint.random_state(world().device))
             from_rank_0(world(), lambda: checkpoint.save(Path(folder), step, state, keep=0))
 
 
