@@ -48,12 +48,14 @@ def readable_file(path: Path) -> TextFile:
 
 
 def files_below(
-    root: Path, keep_file: Callable[[Path], bool] = bool, keep_folder: Callable[[Path], bool] = bool
+    root: Path,
+    keep_file: Callable[[Path], bool] = lambda path: True,
+    keep_folder: Callable[[Path], bool] = lambda path: True,
 ) -> tuple[TextFile, ...]:
     """Find all files below a folder that are neither empty nor hidden, sorted by relative path.
 
-    `keep_file` and `keep_folder` decide for a path whether it is included; by default it is. Raises InputError if a
-    folder or file cannot be read.
+    `keep_file` and `keep_folder` decide for a path whether it is included. Raises InputError if a folder or file cannot
+    be read.
     """
 
     def fail(error: OSError) -> None:

@@ -63,15 +63,16 @@ def prepare(
 ) -> Path:
     """Make sure that a corpus's token files exist and are undamaged, and return their folder. Call it on one rank.
 
-    `data` is as in corpora.load, `tokenizer_name` and `vocab_size` as in tokenizer.build; or `tokenizer_name` is the
-    folder of an existing tokenizer (tokenizer.existing), and `vocab_size` is its size or None. A tokenizer is trained
-    on the training split only, and for a corpus above 48 MB on every k-th document, about 32 MB in all. Each call
-    verifies the checksums; files that do not match are built again. A folder of tokens (shards.find_shards) is used as
-    it is, with an existing tokenizer or "bytes", and read again only when a size or time has changed.
-    `resumed_settings`: the settings of the run that is resumed; if its "token_file" is still there and undamaged, it is
-    used again, whether or not the corpus has changed. `say` gets a line before each slow part. Two processes may build
-    at the same time. Raises InputError as corpora.load, shards.describe_shards and tokenizer.build do, and if a split
-    has no text.
+    data: as in corpora.load. Or a folder of tokens (shards.find_shards), which is used as it is, with an existing
+    tokenizer or "bytes", and read again only when a size or time has changed.
+    tokenizer_name, vocab_size: as in tokenizer.build. Or the folder of an existing tokenizer (tokenizer.existing), and
+    its size or None. A tokenizer is trained on the training split only, and for a corpus above 48 MB on every k-th
+    document, about 32 MB in all.
+    say: gets a line before each slow part.
+    resumed_settings: the settings of the run that is resumed; if its "token_file" is still there and undamaged, it is
+    used again, whether or not the corpus has changed.
+    Each call verifies the checksums; files that do not match are built again. Two processes may build at the same time.
+    Raises InputError as corpora.load, shards.describe_shards and tokenizer.build do, and if a split has no text.
     """
     if tokenizer_name in tokenizer.BUILT:
         vocab_size = tokenizer.check(tokenizer_name, vocab_size)

@@ -34,7 +34,7 @@ def _exchange(rows: Tensor, send: list[int], receive: list[int], axis: Axis) -> 
 
 
 class Experts(nn.Module):
-    """`count` MLPs of two layers. `spread` keeps this rank's experts, with `tensor` a part of their units."""
+    """`count` MLPs of two layers. `spread` shards them over ranks."""
 
     def __init__(self, width: int, hidden: int, count: int) -> None:
         super().__init__()
@@ -43,6 +43,7 @@ class Experts(nn.Module):
         self.tensor, self.placements = None, {}
 
     def spread(self, axis: Axis, tensor: Axis | None) -> None:
+        """Keep this rank's experts of `axis`, and with `tensor` only a part of their units."""
         self.tensor, whole_experts = tensor, {axis: Placement(0)}
         for name, units in {"up": 2, "down": 1}.items():
             self.placements[name] = whole_experts | ({tensor: Placement(units)} if tensor else {})
@@ -80,7 +81,8 @@ class Mixture(nn.Module):
         self.experts.spread(axis, tensor)
 
     def forward(self, x: Tensor) -> Tensor:
-        tokens, weight = x.flatten(0, -2), self.router.weight.view_as(self.router.weight)
+        tokens = x.flatten(0, -2)
+        weight = self.router.weight.view_as(self.router.weight)  # a view, whose hook belongs to this pass only
         probabilities = F.linear(tokens, weight).softmax(-1, torch.promote_types(x.dtype, torch.float32))
         chosen = (probabilities + self.bias).topk(self.best).indices
         # The ranks of `tensor` add up outputs of the same rows. In a pipeline's trial run they have different inputs.

@@ -1,5 +1,7 @@
 """Pipeline parallelism: the micro-batches of a step go through the stages of a model, one stage per rank."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
@@ -41,12 +43,13 @@ class Pipeline:
         self._scale = 1.0
         return self._run(self._schedule.eval, inputs, targets, {})
 
-    def _run(self, step, inputs: Tensor, targets: Tensor, keywords: dict[str, Tensor]) -> Tensor:
+    def _run(self, run: Callable[..., object], inputs: Tensor, targets: Tensor, keywords: dict[str, Tensor]) -> Tensor:
+        """Call `run`, the schedule's `step` or `eval`; returns the sum of the losses of all micro-batches."""
         losses: list[Tensor] = []
         positional = (inputs,) if self._first else ()
-        if self._last:
+        if self._last:  # "targets" is an argument of the stage, "target" and "losses" of the schedule
             keywords = keywords | {"targets": targets, "target": targets, "losses": losses}
-        step(*positional, **keywords, return_outputs=False)
+        run(*positional, **keywords, return_outputs=False)
         return sum((loss.detach() for loss in losses), start=torch.zeros((), device=inputs.device))
 
 

@@ -15,7 +15,7 @@ from ddp_course.base.errors import InputError
 
 def ranks_from_environment() -> tuple[int, int, int]:
     """Read RANK, LOCAL_RANK and WORLD_SIZE; without a launcher 0, 0 and 1. Raises InputError if one is out of range."""
-    rank, local_rank = integer_from_environment("RANK", 0, least=0), integer_from_environment("LOCAL_RANK", 0, least=0)
+    rank, local_rank = (integer_from_environment(name, 0, least=0) for name in ("RANK", "LOCAL_RANK"))
     size = integer_from_environment("WORLD_SIZE", 1, least=1)
     if rank >= size:
         raise InputError(f"RANK is {rank}, but WORLD_SIZE is {size}: the ranks of this job are 0 to {size - 1}")
