@@ -246,14 +246,17 @@ def _pairs_of_split(corpus: Corpus, split: str, count: int, seed: int, excluded:
 def _split_file(path: Path, record_type: type[Record]) -> Path:
     """Split a JSONL file into training and validation pairs; returns their folder, in the cache."""
     pairs = read_pairs(path, record_type)
-    held_out = [int(hashlib.md5(pair.prompt.encode()).hexdigest(), 16) % HELD_OUT == 0 for pair in pairs]
-    if all(held_out) or not any(held_out):
+    splits: dict[str, list[Record]] = {TRAIN: [], VALIDATION: []}
+    for pair in pairs:
+        held_out = int(hashlib.md5(pair.prompt.encode()).hexdigest(), 16) % HELD_OUT == 0
+        splits[VALIDATION if held_out else TRAIN].append(pair)
+    if not all(splits.values()):
         raise InputError(
             f"{path} has too few prompts to hold some out for validation ({len(pairs)} pairs): give a folder with "
             f"{TRAIN} and {VALIDATION}"
         )
     content = "\n".join(json.dumps(asdict(pair)) for pair in pairs)
     folder = make_folder(cache_folder() / "pairs" / hashlib.sha256(content.encode()).hexdigest()[:16])
-    write_pairs(folder / TRAIN, [pair for pair, out in zip(pairs, held_out, strict=True) if not out])
-    write_pairs(folder / VALIDATION, [pair for pair, out in zip(pairs, held_out, strict=True) if out])
+    for name, split in splits.items():
+        write_pairs(folder / name, split)
     return folder

@@ -113,8 +113,7 @@ def seed_shared(seed: int) -> None:
 
     The seed is below 2**64.
     """
-    torch.manual_seed(seed)
-    _seed_python_and_numpy(seed)
+    _seed_generators(seed)
 
 
 def seed_rank(seed: int, rank: int) -> None:
@@ -123,13 +122,12 @@ def seed_rank(seed: int, rank: int) -> None:
     Seed and rank are hashed. With `seed + rank`, rank 1 of seed 0 would repeat rank 0 of seed 1.
     """
     rank_seed = int(np.random.SeedSequence([seed, rank + 1]).generate_state(1, np.uint64)[0] >> 1)
-    torch.manual_seed(rank_seed)
-    _seed_python_and_numpy(rank_seed)
+    _seed_generators(rank_seed)
 
 
-def _seed_python_and_numpy(seed: int) -> None:
-    """For a data augmentation or a library that draws from their generators."""
-    random.seed(seed)
+def _seed_generators(seed: int) -> None:
+    torch.manual_seed(seed)
+    random.seed(seed)  # this and NumPy's, because data augmentations and libraries draw from them
     np.random.seed([seed >> 32, seed & 0xFFFFFFFF])  # NumPy takes words of 32 bits
 
 

@@ -1,6 +1,5 @@
 """The base class of the three by-hand data parallel wrappers: broadcast at construction, and no_sync."""
 
-from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -49,9 +48,9 @@ class Replica(nn.Module):
         finally:
             self._synchronizes = previous
 
-    @abstractmethod
     def finish_gradient_synchronization(self) -> None:
         """Return when every `.grad` is the mean over the ranks; send first what has not been sent.
 
         Call it after backward and before `optimizer.step()`. Inside `no_sync()` it does nothing.
         """
+        raise NotImplementedError
