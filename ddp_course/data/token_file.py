@@ -11,7 +11,8 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -77,21 +78,14 @@ def prepare(
     if tokenizer_name in tokenizer.BUILT:
         vocab_size = tokenizer.check(tokenizer_name, vocab_size)
     requested = {"data": data, "tokenizer": tokenizer_name, "vocab_size": vocab_size}
-    resumed = {name: resumed_settings.get(name) for name in requested}
-    resumed["vocab_size"] = resumed["vocab_size"] or vocab_size
-    if resumed == requested and "token_file" in resumed_settings:
-        resumed_folder = Path(str(resumed_settings["token_file"]))
-        if (damage := _damage(resumed_folder)) is None:
-            return resumed_folder
-        say(f"the token files that this run began with are gone ({damage}): reading {data} anew")
+    if resumed_folder := _resumed_folder(requested, resumed_settings, say):
+        return resumed_folder
     cache = cache or corpora.cache_folder()
     existing_tokenizer = None if tokenizer_name in tokenizer.BUILT else _existing_tokenizer(tokenizer_name, vocab_size)
     if shard_files := shards.find_shards(Path(os.path.abspath(os.path.expanduser(data)))):
         shard_tokenizer = tokenizer.build("bytes", []) if tokenizer_name == "bytes" else existing_tokenizer
-        try:
+        with _write_errors(cache / "tokens"):
             return _prepare_shards(shard_files, shard_tokenizer, cache, say)
-        except OSError as error:
-            raise _cannot_write(cache / "tokens", error) from error
     if existing_tokenizer:
         tokenizer_name, vocab_size = existing_tokenizer.name, existing_tokenizer.vocab_size
     tokenizer_identity = existing_tokenizer.fingerprint if existing_tokenizer else tokenizer_name
@@ -107,21 +101,37 @@ def prepare(
     _remove_abandoned(folder.parent)
     building = folder.with_name(f".{folder.name}.building-{uuid.uuid4().hex}")
     try:
-        building.mkdir()
-        _build(corpus, tokenizer_name, vocab_size, building, say, existing_tokenizer)
-        _publish(building, folder)
-    except OSError as error:
-        raise _cannot_write(folder, error) from error
+        with _write_errors(folder):
+            building.mkdir()
+            _build(corpus, tokenizer_name, vocab_size, building, say, existing_tokenizer)
+            _publish(building, folder)
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return folder
 
 
-def _cannot_write(folder: Path, error: OSError) -> InputError:
-    """The error for a failed write, such as on a full disk."""
-    return InputError(
-        f"cannot write the token files {folder} ({error.strerror or error}): set DDP_COURSE_CACHE to another folder"
-    )
+def _resumed_folder(requested: dict, resumed_settings: Mapping[str, object], say: Say) -> Path | None:
+    """The token files of the resumed run, if they are undamaged and of the requested corpus and tokenizer."""
+    resumed = {name: resumed_settings.get(name) for name in requested}
+    resumed["vocab_size"] = resumed["vocab_size"] or requested["vocab_size"]  # None: the tokenizer's default
+    if resumed != requested or "token_file" not in resumed_settings:
+        return None
+    folder = Path(str(resumed_settings["token_file"]))
+    damage = _damage(folder)
+    if damage:
+        say(f"the token files that this run began with are gone ({damage}): reading {requested['data']} anew")
+    return None if damage else folder
+
+
+@contextmanager
+def _write_errors(folder: Path) -> Iterator[None]:
+    """Turn a failed write, such as to a full disk, into an InputError."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"cannot write the token files {folder} ({error.strerror or error}): set DDP_COURSE_CACHE to another folder"
+        ) from error
 
 
 def _existing_tokenizer(folder: str, vocab_size: int | None) -> tokenizer.Tokenizer:
