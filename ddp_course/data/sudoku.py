@@ -27,10 +27,9 @@ def solutions(board: Sequence[int], limit: int = 2, rng: random.Random | None = 
     order: the first solution of an empty board is then a random grid.
     """
     size = size_of(board)
-    free = _all_free(size)
-    cells, solved = list(board), []
+    free, cells, solved = _FreeDigits(size), list(board), []
     for cell, digit in enumerate(board):
-        if digit and not _assign(free, size, cell, 1 << digit - 1):
+        if digit and not free.use(cell, digit):
             return []
     empty = [cell for cell, digit in enumerate(board) if not digit]
 
@@ -38,13 +37,13 @@ def solutions(board: Sequence[int], limit: int = 2, rng: random.Random | None = 
         if not empty:
             solved.append(tuple(cells))
             return
-        cell = min(empty, key=lambda candidate: _candidates(free, size, candidate).bit_count())
+        cell = min(empty, key=lambda candidate: free.bits(candidate).bit_count())
         empty.remove(cell)
         for digit in _shuffled(range(1, size + 1), rng) if rng else range(1, size + 1):
-            if len(solved) < limit and _assign(free, size, cell, 1 << digit - 1):
+            if len(solved) < limit and free.use(cell, digit):
                 cells[cell] = digit
                 search()
-                _toggle(free, size, cell, 1 << digit - 1)
+                free.toggle(cell, digit)
         empty.append(cell)
 
     search()
@@ -152,15 +151,14 @@ def is_solved(board: Sequence[int]) -> bool:
 def fill_at_random(puzzle: Board, rng: random.Random) -> Board:
     """Guess each empty cell among the digits that no clue in its row, column or box has: a baseline for models."""
     size = size_of(puzzle)
-    free = _all_free(size)
+    free = _FreeDigits(size)
     for cell, digit in enumerate(puzzle):
         if digit:
-            _assign(free, size, cell, 1 << digit - 1)
+            free.use(cell, digit)
     guess = list(puzzle)
     for cell, digit in enumerate(puzzle):
         if not digit:
-            bits = _candidates(free, size, cell)
-            candidates = [candidate for candidate in range(1, size + 1) if bits >> candidate - 1 & 1]
+            candidates = [candidate for candidate in range(1, size + 1) if free.allows(cell, candidate)]
             guess[cell] = candidates[int(rng.random() * len(candidates))]
     return tuple(guess)
 
@@ -185,29 +183,34 @@ def _groups(size: int, cell: int, digit: int) -> list[tuple[str, int]]:
     return list(zip(("row", "column", "box", "digit"), (*cell_groups(size)[cell], digit), strict=True))
 
 
-def _all_free(size: int) -> list[list[int]]:
-    """The unused digits, as bits, of each row, each column and each box of an empty board."""
-    return [[(1 << size) - 1] * size for _ in range(3)]
+class _FreeDigits:
+    """The digits that each row, column and box has not used yet. Digit d is bit d - 1 of an integer."""
 
+    def __init__(self, size: int) -> None:
+        self._groups = cell_groups(size)
+        self._rows, self._columns, self._boxes = ([(1 << size) - 1] * size for _ in range(3))
 
-def _candidates(free: list[list[int]], size: int, cell: int) -> int:
-    """The digits, as bits, that the rules allow in a cell."""
-    row, column, box = cell_groups(size)[cell]
-    return free[0][row] & free[1][column] & free[2][box]
+    def bits(self, cell: int) -> int:
+        """The digits, as bits, that the rules allow in a cell."""
+        row, column, box = self._groups[cell]
+        return self._rows[row] & self._columns[column] & self._boxes[box]
 
+    def allows(self, cell: int, digit: int) -> bool:
+        return bool(self.bits(cell) & 1 << digit - 1)
 
-def _assign(free: list[list[int]], size: int, cell: int, bit: int) -> bool:
-    """Use a digit in a cell. Returns False and changes nothing if a rule forbids it."""
-    if not _candidates(free, size, cell) & bit:
-        return False
-    _toggle(free, size, cell, bit)
-    return True
+    def use(self, cell: int, digit: int) -> bool:
+        """Use a digit in a cell. Returns False and changes nothing if a rule forbids it."""
+        allowed = self.allows(cell, digit)
+        if allowed:
+            self.toggle(cell, digit)
+        return allowed
 
-
-def _toggle(free: list[list[int]], size: int, cell: int, bit: int) -> None:
-    """Use a digit in a cell, or take it back."""
-    for unit, index in zip(free, cell_groups(size)[cell], strict=True):
-        unit[index] ^= bit
+    def toggle(self, cell: int, digit: int) -> None:
+        """Use a digit in a cell, or take it back."""
+        row, column, box = self._groups[cell]
+        self._rows[row] ^= 1 << digit - 1
+        self._columns[column] ^= 1 << digit - 1
+        self._boxes[box] ^= 1 << digit - 1
 
 
 def _shuffled(items: Sequence[int], rng: random.Random) -> list[int]:
