@@ -30,7 +30,8 @@ def t_interval(values: Sequence[float]) -> Estimate:
 
     There must be two values or more.
     """
-    mean, standard_error, degrees = fmean(values), stdev(values) / len(values) ** 0.5, len(values) - 1
+    mean, degrees = fmean(values), len(values) - 1
+    standard_error = stdev(values) / len(values) ** 0.5
     half = student_quantile(degrees) * standard_error
     p = student_p(mean / standard_error, degrees) if standard_error else float(mean == 0)
     return Estimate(mean, mean - half, mean + half, p)

@@ -90,7 +90,9 @@ class PackedWindows:
 
     def window(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and targets of a window, int64 (context,). Padding and the end of a chunk have the target -100."""
-        block, targets, position = np.zeros(self._context + 1, np.int64), np.full(self._context + 1, IGNORED), 0
+        block = np.zeros(self._context + 1, np.int64)
+        targets = np.full(self._context + 1, IGNORED)
+        position = 0
         for chunk in range(self._first[number], self._first[number + 1]):
             start, length = self._starts[chunk], self._lengths[chunk]
             block[position : position + length] = self._tokens[start : start + length]

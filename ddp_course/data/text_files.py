@@ -78,7 +78,8 @@ def digest_of_text(path: Path, at_most: int | None = None) -> bytes | None:
 
     Reads 1 MB at a time, and stops when `at_most` bytes have been read. Raises InputError.
     """
-    decoder, digest, bytes_read = codecs.getincrementaldecoder("utf-8")(), hashlib.sha256(), 0
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    digest, bytes_read = hashlib.sha256(), 0
     with input_errors(path), open(path, "rb") as file:
         while block := file.read(BLOCK):
             try:

@@ -68,7 +68,8 @@ class Mixture(nn.Module):
 
     def __init__(self, width: int, hidden: int, experts: int, best: int, std: float = 0.02) -> None:
         super().__init__()
-        self.count, self.best, self.axis, self.load = experts, best, None, 0
+        self.count, self.best = experts, best
+        self.axis, self.load = None, 0
         self.experts = Experts(width, hidden, experts)
         self.router = nn.Linear(width, experts, bias=False)
         self.register_buffer("bias", torch.zeros(experts), persistent=False)  # saved by the trainer that changes it

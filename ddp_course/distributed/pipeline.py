@@ -20,7 +20,8 @@ class Pipeline:
     """
 
     def __init__(self, stage: nn.Module, axis: Axis, device: torch.device, micro_batches: int, schedule: str) -> None:
-        self._first, self._last, self._scale = axis.rank == 0, axis.rank == axis.size - 1, 1.0
+        self._first, self._last = axis.rank == 0, axis.rank == axis.size - 1
+        self._scale = 1.0
         self._schedule = SCHEDULES[schedule](
             PipelineStage(stage, axis.rank, axis.size, device, group=axis.group),
             micro_batches,

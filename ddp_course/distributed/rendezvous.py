@@ -47,8 +47,9 @@ def wait_for_all_ranks(rank: int, size: int, seconds: float, launcher: int) -> d
     """
     if "MASTER_ADDR" not in os.environ:
         raise InputError(f"WORLD_SIZE is {size} but MASTER_ADDR is not set; start the job with torchrun")
-    address, port = os.environ["MASTER_ADDR"], integer_from_environment("MASTER_PORT", 29500, least=1, most=2**16 - 1)
-    endpoint, deadline = f"{address}:{port}", time.monotonic() + seconds
+    address = os.environ["MASTER_ADDR"]
+    port = integer_from_environment("MASTER_PORT", 29500, least=1, most=2**16 - 1)
+    deadline = time.monotonic() + seconds
     # torchrun's agent already serves the store; a job started by hand needs rank 0 to do it.
     launcher_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     serve = rank == 0 and not launcher_serves
@@ -68,7 +69,9 @@ def wait_for_all_ranks(rank: int, size: int, seconds: float, launcher: int) -> d
             if time.monotonic() > deadline:
                 missing = [str(other) for other in range(size) if not store.check([f"rank_{other}"])]
                 shown = ", ".join(missing[:8]) + (" ..." if len(missing) > 8 else "")
-                raise InputError(f"of {size} ranks not all came to {endpoint} within {seconds:g} s; missing: {shown}")
+                raise InputError(
+                    f"of {size} ranks not all came to {address}:{port} within {seconds:g} s; missing: {shown}"
+                )
             time.sleep(pause)
             pause = min(2 * pause, 0.2)
     return store

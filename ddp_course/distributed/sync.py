@@ -84,7 +84,8 @@ def _heartbeats(store: dist.Store | None, turn: str) -> Iterator[None]:
 
 def _wait_for_rank_0(world: World, store: dist.Store, turn: str) -> None:
     """Return once rank 0 has set `turn`. Raises RankSilent if its heartbeats end, InputError if the launcher ends."""
-    pause, last_count, limit = 0.001, 0, max(SHORTEST_SILENCE, store.timeout.total_seconds())
+    limit = max(SHORTEST_SILENCE, store.timeout.total_seconds())
+    pause, last_count = 0.001, 0
     last_heartbeat = time.monotonic()
     while not store.check([turn]):
         if launcher_is_gone(world.launcher):

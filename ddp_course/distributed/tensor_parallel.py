@@ -126,8 +126,10 @@ class Row(nn.Module):
 
     def __init__(self, whole: nn.Linear, axis: Axis, leave: type[Function] = Leave) -> None:
         super().__init__()
-        self.leave, self.axis, self.placements = leave, axis, {"weight": {axis: Placement(1)}}
-        self.weight, self.bias = shard(self.placements["weight"], whole.weight), whole.bias
+        self.axis, self.leave = axis, leave
+        self.placements = {"weight": {axis: Placement(1)}}
+        self.weight = shard(self.placements["weight"], whole.weight)
+        self.bias = whole.bias
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.leave.apply(F.linear(x, self.weight), self.axis.group)
@@ -142,7 +144,8 @@ class VocabularyEmbedding(nn.Module):
 
     def __init__(self, whole: nn.Embedding, axis: Axis) -> None:
         super().__init__()
-        self.axis, self.placements = axis, {"weight": {axis: Placement(0)}}
+        self.axis = axis
+        self.placements = {"weight": {axis: Placement(0)}}
         self.weight = shard(self.placements["weight"], whole.weight)
 
     def forward(self, tokens: Tensor) -> Tensor:

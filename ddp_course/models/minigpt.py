@@ -249,7 +249,8 @@ def attention_trial(
     windows = min(micro_batch_size, 1 + 1024 // config.context)
     share = replace(config, layers=1, dropout=0.0, vocab_size=-(-config.vocab_size // config.layers))
     with torch.random.fork_rng(devices=[]):
-        model, tokens = MiniGPT(share).to(device), torch.randint(share.vocab_size, (windows, config.context))
+        model = MiniGPT(share).to(device)
+        tokens = torch.randint(share.vocab_size, (windows, config.context))
     tokens = tokens.to(device)
 
     def trial(attention: AttentionKind) -> Tensor:
