@@ -37,7 +37,10 @@ class PuzzleModelConfig:
 
 
 class Block(nn.Module):
-    """Attention over all cells, then an MLP. Each is followed by a norm, so that a state cannot grow over steps."""
+    """Attention over all cells, then an MLP. Each is followed by a norm, so that a state cannot grow over steps.
+
+    The norm is RMSNorm without weights (Zhang and Sennrich, 2019).
+    """
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -52,8 +55,8 @@ class Block(nn.Module):
         shape = (batch, length, 3, self.heads, width // self.heads)
         query, key, value = self.query_key_value(x).view(shape).permute(2, 0, 3, 1, 4)
         y = F.scaled_dot_product_attention(query, key, value)
-        x = normalise(x + self.mixed(y.transpose(1, 2).reshape(batch, length, width)))
-        return normalise(x + self.projection(F.gelu(self.expand(x))))
+        x = F.rms_norm(x + self.mixed(y.transpose(1, 2).reshape(batch, length, width)), (width,))
+        return F.rms_norm(x + self.projection(F.gelu(self.expand(x))), (width,))
 
 
 class Level(nn.Module):
@@ -139,8 +142,3 @@ def halting_steps(answers: list[Tensor], empty: Tensor) -> Tensor:
     digits = torch.stack([logits.argmax(-1) for logits in answers])  # (segments, batch, cells)
     is_final = ((digits == digits[-1]) | ~empty).all(dim=2)
     return len(answers) + 1 - is_final.flip(0).cumprod(0).sum(0)
-
-
-def normalise(x: Tensor) -> Tensor:
-    """Each vector scaled to a root mean square of 1 (Zhang and Sennrich, "RMSNorm", 2019)."""
-    return F.rms_norm(x, x.shape[-1:])
