@@ -96,7 +96,7 @@ def one_worker(tmp_path_factory):
     return run_dir / "checkpoints" / f"step_{STEPS:06d}"
 
 
-@pytest.fixture(scope="module", params=[2, 4], ids=["2 ranks", "4 ranks"])
+@pytest.fixture(scope="module", params=[pytest.param(2, marks=pytest.mark.weekly), 4], ids=["2 ranks", "4 ranks"])
 def runs(request, tmp_path_factory, one_worker):
     folder = tmp_path_factory.mktemp(f"ranks_{request.param}")
     return run_jobs(folder, jobs_of(folder, one_worker), request.param)

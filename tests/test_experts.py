@@ -57,7 +57,7 @@ def single_process(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module", params=[2, 4], ids=["2 ranks", "4 ranks"])
+@pytest.fixture(scope="module", params=[pytest.param(2, marks=pytest.mark.weekly), 4], ids=["2 ranks", "4 ranks"])
 def runs(request, tmp_path_factory, single_process):
     folder = tmp_path_factory.mktemp(f"ranks_{request.param}")
     whole = str(folder / "whole"), 2, str(folder / "resumed")
