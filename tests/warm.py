@@ -88,6 +88,9 @@ def processes(
     command, clock = [str(script), *map(str, args)], FairClock()
     with tempfile.TemporaryDirectory(prefix="warm_") as folder:
         outputs = [Path(folder) / str(n) for n in range(len(environments))]
+        for output in outputs:  # a process may be ended before it opens them
+            Path(f"{output}.stdout").touch()
+            Path(f"{output}.stderr").touch()
         started = [
             CONTEXT.Process(target=_run_rank, args=(command, shared | own, os.getcwd(), output, memory))
             for own, output in zip(environments, outputs, strict=True)
