@@ -96,7 +96,7 @@ def one_worker(tmp_path_factory):
     return run_dir / "checkpoints" / f"step_{STEPS:06d}"
 
 
-@pytest.fixture(scope="module", params=[pytest.param(2, marks=pytest.mark.weekly), 4], ids=["2 ranks", "4 ranks"])
+@pytest.fixture(scope="module", params=[2, 4], ids=["2 ranks", "4 ranks"])
 def runs(request, tmp_path_factory, one_worker):
     folder = tmp_path_factory.mktemp(f"ranks_{request.param}")
     return run_jobs(folder, jobs_of(folder, one_worker), request.param)
@@ -267,6 +267,9 @@ def test_checkpoints_and_validations_wait_for_the_next_outer_step(tmp_path):
         ("--sync-every 0", "--sync-every must be at least 1, not 0"),
         ("--sync-every 1.5", "--sync-every"),
         ("--outer-lr 0", "--outer-lr must be above 0, not 0.0"),
+        ("--outer-lr nan", "--outer-lr must be a number of at most 1e+30, not nan"),
+        ("--outer-lr inf", "--outer-lr must be a number of at most 1e+30, not inf"),
+        ("--outer-momentum -0.1", "--outer-momentum must be from 0 to below 1, not -0.1"),
         ("--outer-momentum 1", "--outer-momentum must be from 0 to below 1, not 1.0"),
         ("--inner lion", "argument --inner: invalid choice: 'lion'"),
         ("--precision float16", "argument --precision: invalid choice: 'float16'"),

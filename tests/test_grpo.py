@@ -216,6 +216,7 @@ def test_pairs_without_a_prompt_and_with_one_token(tmp_path):
     ("flags", "message"),
     [
         (["--temperature", "1e-40"], "--temperature must be from 0.001 to 1,000, not 1e-40"),
+        (["--temperature", "inf"], "--temperature must be a number of at most"),
         (["--beta", "1e-9"], "--beta must be 0 or from 1e-06 to 1000"),
     ],
 )

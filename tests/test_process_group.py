@@ -93,7 +93,7 @@ def set_job(monkeypatch):
 
 
 @pytest.mark.usefixtures("warm_launches")
-@pytest.mark.parametrize("nproc", [1, 4])
+@pytest.mark.parametrize("nproc", [1, 2, 4])
 def test_every_rank_knows_its_numbers(tmp_path, nproc):
     results = torchrun(write(tmp_path, WHO_AM_I), nproc=nproc, quiet=True, timeout=600).results
     assert [(results[r]["rank"], results[r]["local_rank"]) for r in range(nproc)] == [(r, r) for r in range(nproc)]
