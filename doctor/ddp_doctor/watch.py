@@ -153,6 +153,10 @@ class Watch:
         if not self.processes or self.quiet() < self.idle or now < self.next_stacks:
             return False
         self._look_at_all("still")
+        self._find_processes(now)
+        self._note_progress(time.monotonic())
+        if self.quiet() < self.idle:  # on a busy machine a look takes seconds: what it saw is not of one moment
+            return False
         all_ranks = self.job.ranks.values()
         works = any(rank.works() for rank in all_ranks)
         if works or all(rank.state == "ended" for rank in all_ranks) or self._wakes_by_itself():

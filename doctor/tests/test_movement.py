@@ -9,6 +9,9 @@ import time
 import psutil
 import pytest
 from ddp_doctor import movement
+from ddp_doctor.launch.rank_output import RankOutput
+from ddp_doctor.launch.supervised import Run
+from ddp_doctor.watch import Watch
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bytes and system calls are known on Linux only")
 
@@ -88,3 +91,26 @@ def test_a_sleeping_main_thread_is_waiting_though_another_thread_writes(process)
         if state == "waiting":
             break
     assert state == "waiting"
+
+
+def test_a_job_does_not_stand_still_if_a_rank_ends_during_the_look(process, tmp_path):
+    """Its record is older than the others' stacks: together they show a state that the job never had."""
+    output = RankOutput(tmp_path, Run("", {0: [], 1: []}, {}), quiet=True)
+    watch = Watch(tmp_path, "no process has this", output, 0.5, None, end_after=0.0, report=lambda job: None)
+    execute(process, "")
+    assert process.stdout.readline() == "done\n"
+    with subprocess.Popen(["sleep", "600"]) as other:
+        watch.processes = {0: psutil.Process(process.pid), 1: psutil.Process(other.pid)}
+        look_at_all = watch._look_at_all
+
+        def look_while_it_ends(ended):
+            look_at_all(ended)
+            other.kill()
+            other.wait()
+
+        watch._look_at_all = look_while_it_ends
+        decisions = []
+        while watch.job.ended == "time":  # as long as it has not looked
+            decisions.append(watch.should_end())
+            time.sleep(0.1)
+    assert not any(decisions)
