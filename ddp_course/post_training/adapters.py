@@ -30,12 +30,11 @@ def linear_layers(policy: ForeignModel, names: Sequence[str]) -> list[nn.Linear]
 
 
 def add_adapters(policy: nn.Module, names: Sequence[str], rank: int, alpha: float) -> nn.ParameterDict:
-    """Freeze the policy and put an adapter on each linear layer of these names, on the policy's device.
+    """Freeze the policy and put an adapter on each linear layer of these names.
 
     Returns the trainable parameters as one module, for the optimizer and the checkpoint. Their names have / for dots.
     """
-    device = next(policy.parameters()).device
-    add_lora(policy, names, rank, alpha).to(device)
+    add_lora(policy, names, rank, alpha)
     return nn.ParameterDict({name.replace(".", "/"): parameter for name, parameter in trainable(policy).items()})
 
 

@@ -13,8 +13,9 @@ class LoRA(nn.Module):
     def __init__(self, base: nn.Linear, rank: int, alpha: float):
         super().__init__()
         self.base, self.scale = base, alpha / rank
-        self.A = nn.Parameter(torch.empty(rank, base.in_features, dtype=base.weight.dtype))
-        self.B = nn.Parameter(torch.zeros(base.out_features, rank, dtype=base.weight.dtype))
+        like_base = {"dtype": base.weight.dtype, "device": base.weight.device}
+        self.A = nn.Parameter(torch.empty(rank, base.in_features, **like_base))
+        self.B = nn.Parameter(torch.zeros(base.out_features, rank, **like_base))
         nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))
 
     def forward(self, inputs: Tensor) -> Tensor:
