@@ -147,14 +147,13 @@ class Watch:
         if now < self.next_look:
             return False
         self.next_look = now + LOOK
-        self._find_processes(now)
         self._note_progress(now)
         self.activity.note(self.processes)
         if not self.processes or self.quiet() < self.idle or now < self.next_stacks:
             return False
         self._look_at_all("still")
-        self._find_processes(now)
-        self._note_progress(time.monotonic())
+        now = time.monotonic()
+        self._note_progress(now)
         if self.quiet() < self.idle:  # on a busy machine a look takes seconds: what it saw is not of one moment
             return False
         all_ranks = self.job.ranks.values()
@@ -174,6 +173,7 @@ class Watch:
         return False
 
     def _note_progress(self, now: float) -> None:
+        self._find_processes(now)
         lines = {rank: len(lines) for rank, lines in self.output.run.lines.items()}
         progress = (records.progress(self.folder), lines, sorted(self.processes))
         if progress != self.progress:

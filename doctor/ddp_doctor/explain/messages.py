@@ -43,7 +43,7 @@ MESSAGES = [
     ),
     cause(
         "loader worker killed",
-        "is killed by signal | ) exited unexpectedly | Unexpected bus error encountered in worker",
+        ") is killed by signal | ) exited unexpectedly | Unexpected bus error encountered in worker",
         "the system killed a worker process of a DataLoader: memory or /dev/shm ran out, or the worker crashed",
         "Look at `df -h /dev/shm` and `dmesg`; use fewer workers (they count once per rank), or a larger /dev/shm "
         "(docker run --ipc=host). num_workers=0 shows a crash in the dataset itself.",
