@@ -166,8 +166,7 @@ def numbers(values: Any) -> list[int | float] | None:
 
 
 def is_close(value: Any, right: float, rel_tol: float = 1e-9, abs_tol: float = 0.0) -> bool:
-    """math.isclose for a number or a tensor of one element; False for any other value."""
-    value = number(value)
+    """math.isclose for a number; False for any other value, also for a tensor."""
     return isinstance(value, int | float) and math.isclose(value, right, rel_tol=rel_tol, abs_tol=abs_tol)
 
 
@@ -321,12 +320,9 @@ def called_once(detector: str, argument: str, jobs: Sequence[Job], look_at: str)
 # ---- messages -----------------------------------------------------------------------------------------------------
 
 
-def total_bytes(operations: Iterable[Operation], without: Collection[str] = ()) -> int:
-    """The bytes of these operations, but for those whose name is in `without`.
-
-    A recv counts with its buffer: leave it out where only what a rank hands over is of interest.
-    """
-    return sum(operation.bytes for operation in operations if operation.op not in without)
+def total_bytes(operations: Iterable[Operation]) -> int:
+    """The bytes of these operations. A recv counts with its buffer."""
+    return sum(operation.bytes for operation in operations)
 
 
 def expect_few_bytes(
@@ -335,7 +331,7 @@ def expect_few_bytes(
     """Raise Wrong if a rank hands more than `limit` bytes to these operations; return how many it hands to them.
 
     purpose   the end of the message "rank 1 handed 80 bytes to all_reduce", such as " for 3 values"
-    without   as for total_bytes
+    without   names that do not count, such as recv where only what a rank sends is of interest
     """
     counted = [operation for operation in operations if operation.op not in without]
     sent = total_bytes(counted)
@@ -390,7 +386,7 @@ def expect_loss(rank: int, loss: Any, right: float, rel_tol: float, explain: Cal
     expect(isinstance(loss, int | float), f"the loss on rank {rank} is {str(loss)[:60]!r}", "the value returned")
     if not math.isclose(loss, right, rel_tol=rel_tol, abs_tol=1e-12):
         words, look_at = explain(loss)
-        raise Wrong(f"the loss on rank {rank} is {loss:.9g}; one process has {right:.9g}{words}", look_at)
+        raise Wrong(f"the loss on rank {rank} is {loss:.12g}; one process has {right:.12g}{words}", look_at)
 
 
 def norm(gradients: Iterable[Tensor]) -> float:

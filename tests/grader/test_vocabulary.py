@@ -19,6 +19,7 @@ from ddp_course.grader.vocabulary import (
     check,
     driver_job,
     expect,
+    expect_few_bytes,
     expect_small_gap,
     function_job,
     is_close,
@@ -101,15 +102,24 @@ def test_a_detector_must_pass_right_versions_and_catch_broken_ones():
 
 
 def test_only_numbers_are_close():
-    assert is_close(torch.tensor([2.0]), 2.0) and is_close(2.01, 2.0, abs_tol=0.1)
-    assert not is_close("2", 2.0) and not is_close(math.nan, 2.0) and not is_close(2.01, 2.0)
+    assert is_close(2, 2.0) and is_close(2.01, 2.0, abs_tol=0.1)
+    assert (
+        not is_close(torch.tensor([2.0]), 2.0)
+        and not is_close("2", 2.0)
+        and not is_close(math.nan, 2.0)
+        and not is_close(2.01, 2.0)
+    )
     assert are_close([1, 2.01], (1.0, 2.0), abs_tol=0.1) and are_close(torch.tensor([1.0, 2.0]), (1.0, 2.0))
     assert not are_close([1.0], (1.0, 2.0)) and not are_close([1.0, "2"], (1.0, 2.0)) and not are_close(None, ())
 
 
-def test_bytes_are_added_up_without_some_operations():
+def test_some_operations_do_not_count():
     operations = [Operation("send", 8, 1, 3), Operation("recv", 16, 1, 4), Operation("broadcast", 4, None, 5)]
-    assert (total_bytes(operations), total_bytes(operations, without=("recv", "broadcast"))) == (28, 8)
+    assert total_bytes(operations) == 28
+    assert expect_few_bytes(0, operations, 8, "", "where", without=("recv", "broadcast")) == 8
+    with pytest.raises(Wrong) as wrong:
+        expect_few_bytes(0, operations, 27, " for 3 values", "where")
+    assert wrong.value.observed == "rank 0 handed 28 bytes to send and recv and broadcast for 3 values"
 
 
 def test_a_gap_is_named_with_its_reference():

@@ -5,7 +5,7 @@ import math
 import torch
 
 from ddp_course.base.quantity import with_prefix
-from ddp_course.grader.vocabulary import Call, Job, Mistake, Wrong, cases, check, expect, recognised
+from ddp_course.grader.vocabulary import Call, Job, Mistake, Wrong, cases, check, expect, recognised, total_bytes
 
 LARGE = 60_000  # elements; divisible by 2, 3 and 4
 SHAPES = {  # number of ranks: the shapes of the tensors
@@ -89,7 +89,7 @@ def the_bytes_of_a_ring(records):
         size = with_prefix(tensor.nbytes, "B")
         limit = 2 * (case.world - 1) * math.ceil(tensor.numel() / case.world) * tensor.itemsize
         for rank, operations in enumerate(case.operations):
-            sent = sum(operation.bytes for operation in operations if operation.op == "send")
+            sent = total_bytes(operation for operation in operations if operation.op == "send")
             expect(
                 sent <= limit,
                 f"{case.where}rank {rank} sent {with_prefix(sent, 'B')}; a ring sends 2(N-1)/N of the {size} tensor = "
