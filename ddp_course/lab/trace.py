@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from statistics import median
 
-from ddp_course.base.errors import InputError
+from ddp_course.base.errors import InputError, type_and_text
 
 # Collectives that end only after all ranks have started.
 SYNCHRONISING = "all_reduce", "barrier", "all_gather", "reduce_scatter"
@@ -102,7 +102,7 @@ def read_traces(paths: Iterable[Path | str]) -> dict[int, Trace]:
         except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError) as error:
             raise InputError(
                 f"{path} should be a trace that torch.profiler exported while a process group was there; "
-                f"found {type(error).__name__}: {error}."
+                f"found {type_and_text(error)}."
             ) from error
         if rank in events:
             raise InputError(f"One trace per rank is needed; got several of rank {rank}.")
@@ -138,7 +138,7 @@ def clocks(traces: Mapping[int, Trace]) -> dict[int, Clock]:
     Raises InputError if there are none, or if they contradict each other: traces of different runs.
     """
     first, clock_of_rank = min(traces), {}
-    synchronising = [spans for kind in SYNCHRONISING for spans in matched(traces, kind)]
+    synchronising = [spans for spans in matched(traces) if any(kind in spans[first].name for kind in SYNCHRONISING)]
     if not synchronising:
         raise InputError("The traces share no all-reduce or barrier, so nothing says how their clocks compare.")
     for rank in traces:

@@ -13,6 +13,7 @@ from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_
 
 from ddp_course.distributed.mesh import Axis
 from ddp_course.distributed.process_group import World
+from ddp_course.distributed.sync import gather_objects
 from ddp_course.distributed.torch_versions import without_first_messages
 from ddp_course.ladder.axes import (
     all_ranks,
@@ -153,10 +154,8 @@ def gather_stages(stages: Iterable[Stage], pipe: Axis) -> Weights:
     own = {
         TABLE if name == COPY else name: weight for stage in stages for name, weight in gathered_weights(stage).items()
     }
-    weights_by_rank: list[Weights] = [{}] * pipe.size
-    dist.all_gather_object(weights_by_rank, own, group=pipe.group)
     merged = {}
-    for weights in weights_by_rank:
+    for weights in gather_objects(own, pipe.group):
         merged |= weights
     return merged | own
 

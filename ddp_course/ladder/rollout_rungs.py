@@ -8,10 +8,10 @@ import itertools
 from collections.abc import Iterable
 
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from ddp_course.distributed.process_group import World
+from ddp_course.distributed.sync import gather_objects
 from ddp_course.ladder.comparison import Comparison, Rung, mistake, summed_loss, train, train_reference
 from ddp_course.ladder.models import build
 from ddp_course.ladder.setting import Batch, Setting, global_batch, target_count
@@ -60,9 +60,7 @@ def own_windows(setting: Setting, step: int, rank: int, ranks: int) -> Batch:
 
 def numbers_of_all_ranks(own: Iterable[int]) -> list[int]:
     """The numbers of all ranks' useful windows (collective): with them all ranks stop and choose alike."""
-    gathered = [None] * dist.get_world_size()
-    dist.all_gather_object(gathered, list(own))
-    return sum(gathered, [])
+    return sum(gather_objects(list(own)), [])
 
 
 DYNAMIC = Rung("dynamic sampling", "rollouts", dynamic_sampling, REORDERED)

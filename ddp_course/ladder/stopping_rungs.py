@@ -90,7 +90,6 @@ def train_leg(
         state.restore(world, saved)
     active_world = replace(world, size=ranks or world.size)
     is_active = world.rank < active_world.size
-    history = [weights(model)]
     if is_active:
         replica = DDP(model, process_group=group)
         settle_bucket_order(replica, *global_batch(setting, 0))
@@ -100,6 +99,8 @@ def train_leg(
             compute_gradients(setting, active_world, replica, batch, target_count(batch))
 
         history = train(model, steps, gradients, lambda _: optimizer)
+    else:
+        history = [weights(model)]
     state.save(world, folder, steps.stop, {}, keep=0)
     if not is_active:
         state.restore(world, checkpoint.newest_valid(folder))

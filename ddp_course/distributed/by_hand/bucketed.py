@@ -38,4 +38,4 @@ class BucketedDataParallel(OverlappedDataParallel):
 
 
 def _bytes(parameters: list[nn.Parameter]) -> int:
-    return sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+    return sum(parameter.nbytes for parameter in parameters)
