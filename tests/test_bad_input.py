@@ -65,6 +65,7 @@ class Case:
 
 CASES = {
     "unknown flag": Case("--learning-rat 1", "unrecognized arguments: --learning-rat 1", 2),
+    "a flag twice": Case("--seed 3 --learning-rate 1 seed=5", "--seed was given twice: 3 and 5; give it once", 2),
     "a flag twice in a file": Case(
         "@{tmp}/settings", "--steps was given twice: 3 and 5; give it once", 2, {"settings": b"steps=3\nsteps=5\n"}
     ),
@@ -166,7 +167,9 @@ def test_a_tracker_that_is_not_installed_is_named_at_once(monkeypatch, name):
 
 
 @pytest.mark.usefixtures("warm_launches")
-@pytest.mark.parametrize("name", ["unknown flag", "tokens per update that do not divide", "missing data"])
+@pytest.mark.parametrize(
+    "name", ["unknown flag", "a flag twice", "tokens per update that do not divide", "missing data"]
+)
 def test_one_of_several_ranks_prints_the_error(tmp_path, name):
     rank_timeout = 3600  # longer than the run may take, so that no rank stops waiting for the other
     flags = CASES[name].flags.format(tmp=tmp_path).split()

@@ -102,11 +102,11 @@ PRINTING = {
 }
 
 
-FULL = ">/dev/full" if os.path.exists("/dev/full") else ">&-"
-
-
-@pytest.mark.parametrize(("name", "output"), [*((name, FULL) for name in PRINTING), ("plan", ">&-"), ("a hint", ">&-")])
+@pytest.mark.parametrize("name", PRINTING)
+@pytest.mark.parametrize("output", [">/dev/full", ">&-"])
 def test_output_that_cannot_be_written_is_an_error_of_one_line(name, output, tmp_path):
+    if output == ">/dev/full" and not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full here")
     words = [word.format(tmp=tmp_path) for word in PRINTING[name]]
     command = ["sh", "-c", f'"$0" -m "$@" {output}', sys.executable, *words]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -173,12 +173,12 @@ def gap(run_dir, reference, keys=("loss", "grad_norm", "val_loss"), last_step=ST
 
 def gap_of_all(run_dir, reference):
     """The largest distance of a logged number, a weight, an average of a gradient, or a router's bias."""
-    logged = [key for key in ("loss", "grad_norm", "val_loss", "busiest") if metrics(reference, key)]
     ours, theirs = checkpoint(run_dir, STEPS), checkpoint(reference, STEPS)
+    logged = ["loss", "grad_norm", "val_loss", *(["busiest"] if "router_biases" in theirs else [])]
     gaps = [largest_gap(ours[part], theirs[part]) for part in ("model", "router_biases") if part in theirs]
     for number, averages in theirs["optimizer"]["state"].items():
         gaps.append(largest_gap(ours["optimizer"]["state"][number], averages))
-    return max(gap(run_dir, reference, logged), *gaps)
+    return torch.tensor([gap(run_dir, reference, logged), *gaps], dtype=torch.float64).max().item()  # NaN if one is
 
 
 def gap_of_first_step(run_dir, reference):

@@ -46,12 +46,11 @@ from ddp_course.distributed import process_group
 
 def train(kind):
     module = torch.nn.Linear(64, 64)
+    model = DistributedDataParallel(torch.compile(module, backend="aot_eager") if kind == "compiled" else module)
+    model.cycle = model  # what only the garbage collector can free
     if kind == "sharded":
         from torch.distributed.fsdp import fully_shard
-        model = fully_shard(module)
-    else:
-        model = DistributedDataParallel(torch.compile(module, backend="aot_eager") if kind == "compiled" else module)
-        model.cycle = model  # what only the garbage collector can free
+        model = fully_shard(torch.nn.Linear(64, 64))
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(3):
         model(torch.randn(4, 64)).sum().backward()

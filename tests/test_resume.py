@@ -154,15 +154,13 @@ minigpt_ddp.run(minigpt_ddp.train, minigpt_ddp.PRESETS)
 
 
 @pytest.mark.usefixtures("warm_launches")
-def test_a_killed_rank_is_restarted_and_the_end_is_bit_equal(uninterrupted, tmp_path, monkeypatch):
-    """kill -9 of a rank in mid-run: restarted by torchrun it resumes by itself, even in a folder named by the clock.
-
-    In a folder that is given: test_run_directory.py, and notebook 13.
-    """
+@pytest.mark.parametrize("named", [True, False])
+def test_a_killed_rank_is_restarted_and_the_end_is_bit_equal(uninterrupted, tmp_path, monkeypatch, named):
+    """kill -9 of a rank in mid-run: restarted by torchrun it resumes by itself, even in a folder named by the clock."""
     monkeypatch.chdir(tmp_path)
     script = tmp_path / "killed.py"
     script.write_text(KILLED)
-    flags = arguments("", *FLAGS, "--timeout-seconds", 20)
+    flags = arguments("runs/named" if named else "", *FLAGS, "--timeout-seconds", 20)
     run = torchrun(script, *flags, nproc=2, quiet=True, timeout=250, torchrun_args=["--max-restarts=1"])
     assert any("resuming from" in line and "step_000002" in line for line in run.lines[0])
     [run_dir] = (tmp_path / "runs").iterdir()

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from ddp_course.authoring import commands as authoring
 from ddp_course.authoring.notebook_run import WRITE_FOLDERS, cell_label, read_notebook
@@ -213,3 +214,9 @@ def test_a_wrong_script_is_named(what, ruff_faults):
 @pytest.mark.parametrize("destination", ["one.py", "../scripts/one.py", "/tmp/scripts/one.py", "-a scripts/one.py"])
 def test_a_script_in_the_wrong_place_is_named(destination):
     assert "scripts/ or answers/ only" in problems(destination, "x = 1\n", {})[0]
+
+
+def test_scripts_are_found_in_cells():
+    script, plain = new_code_cell("%%writefile scripts/a.py\nx = 1\ny = 2"), new_code_cell("x = 1")
+    nb = new_notebook(cells=[script, plain, new_markdown_cell("%%writefile scripts/no.py")])
+    assert list(written_files(nb)) == [(script, "scripts/a.py", "x = 1\ny = 2")]

@@ -3,8 +3,6 @@
 import pytest
 import warm
 
-from ddp_course.launcher import forked
-
 HEADER = """
 import json, os, signal, time
 import torch
@@ -60,9 +58,9 @@ def four_ranks(tmp_path_factory):
 @pytest.fixture(scope="module")
 def slow_then_frozen(tmp_path_factory):
     """The two ended processes of SLOW_THEN_FROZEN; rank 0 is killed when rank 1 has given up."""
-    path, store = tmp_path_factory.mktemp("frozen") / "script.py", forked.open_store()
+    path = tmp_path_factory.mktemp("frozen") / "script.py"
     path.write_text(HEADER + SLOW_THEN_FROZEN)
-    return warm.processes(path, [], [forked.rank_environment(rank, 2, store.port) for rank in range(2)], timeout=250)
+    return warm.rank_processes(path, [], nproc=2, timeout=250)
 
 
 def test_rank_0_decides_for_all(four_ranks):

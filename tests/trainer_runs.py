@@ -229,13 +229,13 @@ def reduced() -> list[tuple[int, int]]:
 
 @functools.cache
 def group_of(ranks: tuple[int, ...]) -> dist.ProcessGroup:
-    """The group of these ranks, made once: with some for each mesh, a rank had 118, whose threads wake all the time."""
+    """The group of these ranks, made once: with groups for each mesh a rank has a hundred, whose threads all poll."""
     return dist.new_group(list(ranks))
 
 
 def main() -> None:
-    shared_groups = patch(device_mesh, "new_group", lambda ranks, **options: group_of(tuple(ranks)))
-    with one_process_group() as world, shared_groups():
+    shared_groups = mock.patch.object(device_mesh, "new_group", lambda ranks, **options: group_of(tuple(ranks)))
+    with one_process_group() as world, shared_groups:
         outcomes, sent = [], []
         for job in json.loads(Path(sys.argv[1]).read_text()):
             last_number = max((number for number, _ in reduced()), default=-1)
