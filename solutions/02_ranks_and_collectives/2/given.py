@@ -15,14 +15,14 @@ def main():
     dist.init_process_group("gloo", timeout=timedelta(seconds=5))
     rank = dist.get_rank()
     own_losses = losses(rank)
-    dist.barrier()  # everybody has measured
+    dist.barrier()  # all ranks have measured
 
     if rank == 0:
         total = torch.stack([own_losses.sum(), torch.tensor(len(own_losses))])
         dist.all_reduce(total)
         print(f"mean loss {total[0] / total[1]:.6f}")
 
-    dist.barrier()  # everybody may leave
+    dist.barrier()  # all ranks may leave
     dist.destroy_process_group()
 
 

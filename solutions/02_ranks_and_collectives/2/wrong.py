@@ -49,7 +49,7 @@ ANSWERS = (
     WrongAnswer(
         "others_leave", "ends all ranks but rank 0 before the all-reduce",
         check="loses contact", says="rank 1 had finished", on="every_rank_prints", edit="""
-             dist.barrier()  # everybody has measured
+             dist.barrier()  # all ranks have measured
         +    if rank > 0:
         +        raise SystemExit(0)
     """),

@@ -21,7 +21,7 @@ def run(train, timeout_seconds):
     try:
         train(dist.get_rank())
     finally:
-        dist.barrier()  # nobody leaves before the others are done
+        dist.barrier()  # no rank leaves before the others are done
         dist.destroy_process_group()
 
 

@@ -32,7 +32,7 @@ def equal_replicas_pass(case, rank, result):
 
 
 @check(
-    lambda cases: f"{len(cases)} kinds of difference raise, on every rank",
+    lambda cases: f"{len(DIFFERENT)} kinds of difference raise, on every rank",
     DETECTIONS,
     scenarios=DIFFERENT,
     begin="different: {scenario}; ",

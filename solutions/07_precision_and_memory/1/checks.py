@@ -97,7 +97,7 @@ def every_step_is_that_of_one_process(case, rank, result):
         )
 
 
-@check("the norm it returns is that of the joint gradient, the same on all ranks", TRAIN)
+@check("the norm it returns is that of the averaged gradient, the same on all ranks", TRAIN)
 def the_norm_is_that_of_the_mean_gradient(case, rank, result):
     for step_number, ((_, norm), step) in enumerate(zip(result, one_process_steps(case), strict=True), start=1):
         if step.skipped:

@@ -148,7 +148,7 @@ def the_other_steps_are_right(case):
 
 
 @check(
-    f"{DETECTOR} finds the step; of the broken loop it is {LOOPS[BROKEN_TRAIN][1]}, from 0, where the scale parts",
+    f"{DETECTOR} finds the step; of the broken loop it is {LOOPS[BROKEN_TRAIN][1]}, from 0, where the scales differ",
     [DETECT],
 )
 def the_detector_finds_the_step(case, rank, result):

@@ -54,14 +54,14 @@ ANSWERS = (
     WrongAnswer(
         "without_a_barrier", "lets the others leave while rank 0 saves",
         check="no_rank_returns_before_the_save", says="before the checkpoint was written", look="have to wait", edit="""
-        -    dist.barrier()  # nobody leaves before the checkpoint is written
+        -    dist.barrier()  # no rank leaves before the checkpoint is written
     """),
     WrongAnswer(
         "a_barrier_too_early", "has a barrier before the save, and none after it",
         check="no_rank_returns_before_the_save", says="before the checkpoint was written", edit="""
         -    if dist.get_rank() == 0:
         -        save(step + 1, weights)
-        -    dist.barrier()  # nobody leaves before the checkpoint is written
+        -    dist.barrier()  # no rank leaves before the checkpoint is written
         +    dist.barrier()
         +    if dist.get_rank() == 0:
         +        save(step + 1, weights)
@@ -146,7 +146,7 @@ ANSWERS = (
         +    while step + 1 < steps:
         +        step += 1
         @@
-        -    dist.barrier()  # nobody leaves before the checkpoint is written
+        -    dist.barrier()  # no rank leaves before the checkpoint is written
         +    signal.signal(signal.SIGTERM, signal.SIG_IGN)
         +    dist.broadcast(torch.zeros(1), src=0)
     """),

@@ -32,7 +32,7 @@ def train(slow, part):
             with record_function("forward"):
                 loss = model(inputs).square().mean()
                 work("forward", 10)
-            with record_function("backward"):  # as with DDP, all messages leave, and then it waits for them
+            with record_function("backward"):  # all messages leave at the end of backward, and then it waits
                 loss.backward()
                 work("backward", 20)
                 sent = [dist.all_reduce(parameter.grad, async_op=True) for parameter in model.parameters()]

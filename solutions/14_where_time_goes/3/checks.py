@@ -53,7 +53,7 @@ def every_gradient_is_in_one_bucket(case):
     )
 
 
-@check(f"no slower than the default for {len(MODELS)} models and cables", begin="{scenario}: ")
+@check(f"no slower than the default for {len(MODELS)} models and links", begin="{scenario}: ")
 def no_slower_than_the_default(case):
     planned, default = planned_seconds(case), default_seconds(case)
     expect(

@@ -156,7 +156,7 @@ JOBS = [function_job(1, FUNCTION, {scenario: (machines,) for scenario, machines 
 
 
 @check(
-    f"nobody is blamed in {sum(not unreachable_machines(machines) for machines in RUNS.values())} sound clusters",
+    f"no machine is named in {sum(not unreachable_machines(machines) for machines in RUNS.values())} sound clusters",
     begin="{scenario}: ",
 )
 def no_machine_is_blamed_without_cause(case):

@@ -67,7 +67,7 @@ def drive(prepare, number, machines, present, fails, shared):
         except Exception as error:
             if attempt or not (fails or shared):
                 raise
-            report["raised"] = f"{type(error).__name__}: {error}"[:300]
+            report["raised"] = f"{type(error).__name__}: {error}"[:5000]
         wait_for_ranks(run / f"attempt_{attempt}")
         return report
 

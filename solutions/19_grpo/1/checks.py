@@ -34,7 +34,7 @@ DETECTOR_CHECKS = [
     detector.passes(
         ", but that loop gives what one process gives, but for rounding",
         "what you compare with, and how exactly: sums in another order differ in the last digits",
-        f"the detector passes {len(RIGHT)} loops with joint numbers",
+        f"the detector passes {len(RIGHT)} loops with global numbers",
     ),
     detector.catches(
         ", but one process would have come to another policy and beta",

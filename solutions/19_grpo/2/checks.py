@@ -91,8 +91,8 @@ def equal_rewards_move_nothing(case, rank, result):
     largest = max(gradient.abs().max().item() for gradient in result[1])
     expect(
         largest == 0,
-        f"the largest gradient on rank {rank} is {largest:.2g}; it should be 0, because Adam makes a full step of the "
-        "smallest gradient",
+        f"the largest gradient on rank {rank} is {largest:.2g}; it should be 0, because Adam divides a gradient "
+        "by its own size",
         "rounding: 0.1 minus the mean of three times 0.1. When is an advantage exactly 0?",
     )
 

@@ -1,4 +1,4 @@
-"""Data x tensor parallel: replicas of a model that is cut over the ranks of tp. The loss falls on every mesh.
+"""Data x tensor parallel: replicas of a model that is cut over the ranks of tp. The loss falls.
 
 torchrun --standalone --nproc-per-node=2 given.py 1 2      the sizes of dp and tp
 """

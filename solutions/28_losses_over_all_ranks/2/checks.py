@@ -26,13 +26,13 @@ def calls(world):
         "the classes differ between the ranks": random + 2 * torch.arange(world)[:, None],
         f"rank {world - 1} has no positive": last_rank_different,
         "no row has a positive": all_different,
-        "labels of 60 bits": CODE + random,
+        "labels just above 2**60": CODE + random,
     }
     return tuple(Call([(row.clone(),) for row in labels], scenario) for scenario, labels in batches.items())
 
 
 JOBS = [Job(world, FUNCTION, calls(world), driver=True) for world in (2, 3, 1)]
-EXACT = ["labels of 60 bits"]
+EXACT = ["labels just above 2**60"]
 USUAL = sorted({call.scenario for job in JOBS for call in job.calls} - set(EXACT))
 
 
