@@ -37,8 +37,9 @@ class FairClock:
             return
         used, threads = _processor_seconds()
         computed = [seconds - self.used.get(process, 0.0) for process, seconds in used.items()]
-        waited = sum(_waited(self.threads.get(thread), times, elapsed) for thread, times in threads.items())
-        longer_runs = sum(_computed(self.threads.get(thread), times) for thread, times in threads.items())
+        changes = [(self.threads.get(thread, NEW_THREAD), times) for thread, times in threads.items()]
+        waited = sum(_waited(*change, elapsed) for change in changes)
+        longer_runs = sum(_computed(*change) for change in changes)
         self.sampled_at += elapsed
         self.used, self.threads = used, threads
         counted = max(0.0, elapsed - waited)  # too little if threads waited while others computed: see below
@@ -55,11 +56,11 @@ class FairClock:
 def _waited(previous, times, elapsed):
     """For how many of the `elapsed` seconds a thread waited for a core or a disk.
 
-    previous, times: values of `_processor_seconds` at the beginning (None for a new thread) and at the end. Linux adds
-    a wait for a core to them only when it has ended, and a wait for a disk never.
+    previous, times: values of `_processor_seconds` at the beginning and at the end. Linux adds a wait for a core to
+    them only when it has ended, and a wait for a disk never.
     """
     ran, waited, _, queued = times
-    ran_before, waited_before, _, _ = previous or NEW_THREAD
+    ran_before, waited_before, _, _ = previous
     if queued and (ran, waited) == (ran_before, waited_before):
         return elapsed
     return waited - waited_before
@@ -67,7 +68,7 @@ def _waited(previous, times, elapsed):
 
 def _computed(previous, times):
     """For how many seconds a thread was on a core, 0 if it only looked whether a message has come."""
-    ran, runs = times[0] - (previous or NEW_THREAD)[0], times[2] - (previous or NEW_THREAD)[2]
+    ran, runs = times[0] - previous[0], times[2] - previous[2]
     return ran if ran > WAKE * runs else 0.0
 
 

@@ -291,10 +291,8 @@ def large_and_small(build):
         wrapped(torch.tensor(dist.get_rank() + 1.0)).backward()
         wrapped.finish_gradient_synchronization()
         for name, parameter in wrapped.module.named_parameters():
-            key, error = (
-                f"the gradient of {name}",
-                largest_gap(parameter.grad, torch.full_like(parameter, right)) / right,
-            )
+            key = f"the gradient of {name}"
+            error = largest_gap(parameter.grad, torch.full_like(parameter, right)) / right
             off[key] = max(off.get(key, 0.0), error)
     return {"off": off}
 
