@@ -122,6 +122,8 @@ def test_a_long_title_has_two_lines_and_a_dollar_is_no_formula():
     short, long = figures.bars({"a": 1.0}, "Short", "s"), figures.bars({"a": 1.0}, "$5 and $6 " * 12, "s")
     assert pixels(long).height > pixels(short).height
     assert long._suptitle.get_parse_math() is False
+    first, second = figures.bars({"a": 1.0}, "word " * 20, "s")._suptitle.get_text().splitlines()
+    assert abs(len(first) - len(second)) < 6  # not one word alone on the second line
 
 
 def test_labels_are_spread_out_and_the_first_of_two_equals_is_on_top():
@@ -176,6 +178,14 @@ def test_coinciding_curves_stay_visible_the_first_thick_the_later_thin():
     assert first.get_linewidth() > 2 * second.get_linewidth()
     assert first.get_zorder() < second.get_zorder()
     assert list(second.get_ydata()) == [record["loss"] for record in TRAINING]
+
+
+def test_a_gap_panel_shows_each_later_curve_less_the_first_at_shared_steps():
+    later = [{"step": step, "loss": TRAINING[step]["loss"] + 0.5} for step in (3, 4)] + [{"step": 99, "loss": 1.0}]
+    figure = figures.loss_curves({"one": TRAINING, "two": later}, "They differ", gap=True)
+    [dots] = figure.axes[1].lines
+    assert list(dots.get_xdata()) == [3, 4] and list(dots.get_ydata()) == pytest.approx([0.5, 0.5])
+    assert figure.axes[1].get_xlabel() == "optimizer step" and not figure.axes[0].get_xlabel()
 
 
 def test_a_run_directory_is_read_with_its_validation_losses(tmp_path):
@@ -319,7 +329,7 @@ def test_lives_shows_the_pause_between_two_processes_and_which_steps_were_done_a
     spans = [(box.x0, box.x1) for part in axes.collections for path in part.get_paths() for box in [path.get_extents()]]
     assert spans == [(0, 2), (2, 3), (3, 4), (4, 5), (5, 6), (6, 7), (9, 11), (11, 12), (12, 13)]
     drawn = [colors.to_hex(part.get_facecolor()[0]).upper() for part in axes.collections]
-    assert drawn[-2] == figures.rank_colour(1) and drawn[-1] == drawn[5] == figures.rank_colour(0)
+    assert drawn[-2] == "#D55E00" and drawn[-1] == drawn[5] == "#9CCBEB"  # no rank's colour
     assert "killed" in texts(figure) and "rank 0" in texts(figure)
 
 
@@ -360,9 +370,9 @@ def test_collective_takes_tensors():
 
 def test_bars_carry_their_values_their_spread_and_the_colours_of_ranks():
     values = {"flat": (41.24, 1.3), "rank 1": 25, "loss": -3.0}
-    figure = figures.bars(values, "Three bars", "ms")
+    figure = figures.bars(values, "Three bars", "ms", highlight=["flat"])
     assert {"41.2 ± 1.3 ms", "25 ms", "-3 ms"} <= set(texts(figure))
-    assert figures.rank_colour(1) in patches_by_colour(figure)
+    assert patches_by_colour(figure) == {"#D55E00", figures.rank_colour(1), "#7A8794"}
     assert [bar.get_width() for bar in figure.axes[0].patches] == [41.24, 25, -3.0]
 
 

@@ -2,6 +2,7 @@
 
 import math
 import textwrap
+from collections.abc import Collection
 from pathlib import Path
 
 from ddp_course.base.errors import InputError
@@ -19,6 +20,7 @@ CURVES = [
     {"color": "#009E73", "linewidth": 1.6, "linestyle": (0, (1, 1.6))},
     {"color": "#CC79A7", "linewidth": 1.6, "linestyle": (0, (6, 2, 1, 2))},
 ]
+HIGHLIGHT = "#D55E00"
 MARKERS = [("o", 9), ("D", 5.5), ("x", 5), ("s", 4.5), ("^", 4.5)]
 AXIS_NAMES = {"tokens_per_s": "tokens per second", "grad_norm": "gradient norm"}
 
@@ -64,23 +66,27 @@ def points_of(name: str, records: list[dict], key: str) -> tuple[list, list]:
     return steps, [values[step] for step in steps]
 
 
-def loss_curves(curves: dict, title: str, *, key: str = "loss"):
+def loss_curves(curves: dict, title: str, *, key: str = "loss", gap: bool = False):
     """One line for each run over its optimizer steps, with its validation losses as markers.
 
     curves: name -> run directory (its metrics.jsonl is read) or list of records: dicts with "step" and `key`
         (training), or "step" and "val_loss" (validation, drawn only for key="loss").
     key: the value to draw: "loss", "learning_rate", "grad_norm", "tokens_per_s", ...
+    gap: below, each later curve less the first, at the steps that both have: curves that coincide show no difference.
     Raises InputError if there are no curves, or one has no record with "step" and `key`.
     """
     if not curves:
         raise InputError("loss_curves needs at least one curve, got none.")
-    figure, axes = new_figure(title, 3.4)
-    looks, ends, has_validation = [], [], False
+    panels = {"nrows": 2, "sharex": True, "height_ratios": [3, 1]} if gap else {}
+    figure, axes = new_figure(title, 3.4, **panels)
+    axes, lower = axes if gap else (axes, axes)
+    looks, ends, lines, has_validation = [], [], [], False
     for i, (name, source) in enumerate(curves.items()):
         records = source if isinstance(source, list) else read_metrics(source)
         steps, values = points_of(name, records, key)
         look = dict(CURVES[i % len(CURVES)] if len(curves) > 1 else ONE_CURVE)
         look["color"] = colour_named(name, look["color"])
+        lines.append(dict(zip(steps, values, strict=True)))
         marker = "o" if len(steps) == 1 else None
         axes.plot(steps, values, marker=marker, zorder=2 + i, solid_capstyle="round", **look)
         ends.append(next((value for value in reversed(values) if math.isfinite(value)), 0.0))
@@ -95,11 +101,22 @@ def loss_curves(curves: dict, title: str, *, key: str = "loss"):
             axes.plot(steps, values, linestyle="", zorder=20 + i, color=look["color"], **mark)
             look.update(mark)
         looks.append(look)
-    axes.set_xlabel("optimizer step")
+    if gap:
+        _draw_gaps(lower, lines, [look["color"] for look in looks])
+    lower.set_xlabel("optimizer step")
     axes.set_ylabel(AXIS_NAMES.get(key, key.replace("_", " ")) + (" (marks: validation)" if has_validation else ""))
     axes.grid(axis="y")
     _label_ends(figure, axes, list(curves), looks, ends)
     return figure
+
+
+def _draw_gaps(axes, lines: list[dict], colours: list[str]) -> None:
+    """Dots for each later line less the first. lines: step -> value."""
+    first, *others = lines
+    for line, colour in zip(others, colours[1:], strict=True):
+        shared = [step for step in line if step in first]
+        axes.plot(shared, [line[step] - first[step] for step in shared], ".", color=colour, markersize=4)
+    axes.set_ylabel("less\nthe first")
 
 
 def _label_ends(figure, axes, names: list[str], looks: list[dict], ends: list[float]) -> None:
@@ -115,10 +132,11 @@ def _label_ends(figure, axes, names: list[str], looks: list[dict], ends: list[fl
         axes.text(1.085, y, text, transform=axes.transAxes, va="center", color=DARK, parse_math=False)
 
 
-def bars(values: dict, title: str, unit: str):
+def bars(values: dict, title: str, unit: str, highlight: Collection[str] = ()):
     """Horizontal bars, in the given order from the top, each with its value to the right.
 
     values: name -> value, or name -> (value, spread), drawn as value ± spread, both in `unit`.
+    highlight: names of the bars that the title speaks of.
     A bar named "rank 3" has that rank's colour. Raises InputError if there are no values or one is no number.
     """
     if not values:
@@ -129,7 +147,7 @@ def bars(values: dict, title: str, unit: str):
         middle, spread = plain(middle), plain(spread)
         if not is_number(middle) or not (spread is None or is_number(spread)):
             raise InputError(f"The bar {name!r} needs a number or (value, spread), got {value!r}.")
-        axes.barh(row, middle, height=0.62, color=colour_named(name, NEUTRAL))
+        axes.barh(row, middle, height=0.62, color=colour_named(name, HIGHLIGHT if name in highlight else NEUTRAL))
         text = format_number(middle)
         if spread is not None:
             axes.errorbar(middle, row, xerr=spread, color=DARK, capsize=3, linewidth=1.2)

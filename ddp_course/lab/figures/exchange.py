@@ -84,7 +84,7 @@ def _draw_row(axes, start: float, top: float, cell: float, values: list, colours
         corner = (start + i * cell, top)
         if value is None:
             empty = {"facecolor": "none", "edgecolor": "#B5B5B5", "linestyle": (0, (2, 2))}
-            axes.add_patch(Rectangle(corner, cell, ROW, **empty))
+            axes.add_patch(Rectangle((corner[0] + 0.03, top + 0.03), cell - 0.06, ROW - 0.06, **empty))
             continue
         axes.add_patch(Rectangle(corner, cell, ROW, facecolor=colour, edgecolor="white", linewidth=1.5))
         middle = (corner[0] + cell / 2, top + ROW / 2)

@@ -68,6 +68,7 @@ def _label_points(axes, points: dict, roof, text_boxes: list) -> None:
     frame, to_data = axes.get_window_extent(), axes.transData.inverted()
     marks = {name: axes.transData.transform(point) for name, point in points.items()}
     look = {"textcoords": "offset points", "va": "center", "color": DARK, "parse_math": False}
+    look["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # the ridge line ends at a label
     for name, (x, y) in points.items():
         text = f"{name}: {100 * y / roof(x):.0f} % of its roof"
         for anchor in ANCHORS:

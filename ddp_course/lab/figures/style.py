@@ -116,13 +116,19 @@ def new_figure(title: str, height: float, **subplots):
     """
     if not isinstance(title, str) or not title.strip():
         raise InputError(f"A figure needs a title that states what it shows, got {title!r}.")
-    lines = [line for part in title.splitlines() for line in textwrap.wrap(part, TITLE_CHARACTERS)]
+    lines = [line for part in title.splitlines() for line in wrap_evenly(part)]
     figure = CourseFigure(figsize=(WIDTH, height + TITLE_LINE * len(lines)), layout="constrained")
     FigureCanvasAgg(figure)
     figure.title = title
     figure.suptitle("\n".join(lines), x=0.012, ha="left", parse_math=False)  # a "$" in a title is a dollar
     figure.get_layout_engine().set(w_pad=0.09, h_pad=0.06)
     return figure, figure.subplots(**subplots)
+
+
+def wrap_evenly(text: str) -> list[str]:
+    """`text` in as few lines of a title as hold it, of about equal length."""
+    fewest = len(textwrap.wrap(text, TITLE_CHARACTERS))
+    return next(lines for width in range(1, TITLE_CHARACTERS + 1) if len(lines := textwrap.wrap(text, width)) <= fewest)
 
 
 def new_canvas(title: str, height: float):
