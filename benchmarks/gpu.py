@@ -115,8 +115,9 @@ def launchables(_: Path) -> dict:
                 lines = [line for line in run.lines[0] if line.strip()]
                 steps = [line for line in lines if line.startswith("step ")]
                 last = (steps or lines or [""])[-1]
-                row = {"script": f"{name}_ddp.py", "GPUs": nproc, "exit code": run.exit_code}
-                rows.append(row | {"seconds": round(run.seconds), "last line": last})
+                row = {"script": f"{name}_ddp.py", "processes": nproc, "on": "CPU" if name == "ladder" else "GPU"}
+                row |= {"exit code": run.exit_code, "seconds": round(run.seconds), "last line": last}
+                rows.append(row)
                 if run.exit_code:
                     problems.append(f"{run.command}\n{run.failure.text if run.failure else run}")
     if problems:
@@ -269,7 +270,7 @@ def doctor(folder: Path) -> dict:
 
 PARTS = {
     "tests": Part("the tests that need a GPU", 3, tests),
-    "launchables": Part("every *_ddp.py for some steps, with NCCL", 4, launchables),
+    "launchables": Part("every *_ddp.py for some steps: NCCL, and the ladder with gloo on the CPU", 4, launchables),
     "gloo": Part("two gloo processes on the CPU and one on the GPU: the same loss", 0.5, gloo),
     "precision": Part("GPT-2's sizes in float32, TF32 and bfloat16", 3, precision),
     "compile": Part("GPT-2's sizes with and without torch.compile", 2, compiled),
@@ -294,7 +295,8 @@ def this_machine() -> dict[str, str]:
         "torch": machine.torch,
         "NCCL": ".".join(map(str, torch.cuda.nccl.version())),
         "Python": machine.python,
-        "commit": commit("ddp_course", "doctor", "benchmarks", "tests"),
+        # Without RESULTS.md, which each run rewrites.
+        "commit": commit("ddp_course", "doctor", "benchmarks", "tests", ":!benchmarks/RESULTS.md"),
     }
 
 
@@ -322,7 +324,8 @@ def main() -> int:
     parser.add_argument("--only", choices=PARTS, nargs="+", help="parts to run, recorded or not")
     chosen = parser.parse_args().only
     if not torch.cuda.is_available():
-        print(f"make gpu needs an NVIDIA GPU, and torch {torch.__version__} sees none here", file=sys.stderr)
+        build = f"torch {torch.__version__} (CUDA {torch.version.cuda})"
+        print(f"make gpu needs an NVIDIA GPU, and {build} sees none: is the driver too old?", file=sys.stderr)
         return 1
     machine, failed = this_machine(), []
     for name in chosen or PARTS:

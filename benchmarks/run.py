@@ -6,6 +6,7 @@ again and the others stay as they were: each says on which machine and at which 
 """
 
 import argparse
+import os
 
 from launches import compare_memory, compare_preparation, compare_start_up, count_clean_launches
 from measure import HERE, Table, commit
@@ -86,6 +87,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5, help="steps per run")
     parser.add_argument("--launches", type=int, default=50, help="launches that must end with exit code 0")
     options = parser.parse_args()
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the sides are compared on CPUs; `make gpu` compares on GPUs
     for title in options.only:
         print(f"## {title}", flush=True)
         table = Table()

@@ -9,9 +9,12 @@ Exit code 1 if a rung is not as expected. The rungs are in ladder/, one module p
 """
 
 if __name__ == "__main__":
+    import os
+
     from ddp_course.base.command import begin_command
 
     begin_command()  # before torch is imported: from here on Ctrl-C is one line
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # FSDP2 and PowerSGD would use a GPU if they saw one
 
 import json
 import os

@@ -272,6 +272,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6))
     parser.add_argument("--at-once", type=int, default=4, help="cases; most of them wait most of the time")
     arguments = parser.parse_args()
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     os.environ["OMP_NUM_THREADS"] = "1"  # with more threads, sums have other last bits
     cases, problems = [case(arguments.seed, number) for number in range(arguments.cases)], []
     with tempfile.TemporaryDirectory(prefix="chaos_") as folder, ThreadPoolExecutor(arguments.at_once) as threads:

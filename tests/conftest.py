@@ -18,6 +18,8 @@ TEST_VARIABLE = "DDP_COURSE_TEST"
 KEPT = "multiprocessing.resource_tracker", "multiprocessing.forkserver", "compile_worker", "warm_server.py"
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
+if not any("test_gpu.py" in word for word in sys.argv):  # `make gpu` runs that file alone; all others are for CPUs
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 # Some thousand processes import the course and these tests: write their bytecode files.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

@@ -84,7 +84,8 @@ def test_all_parts_together_take_20_minutes():
 def test_without_a_gpu_nothing_is_started():
     run = subprocess.run([sys.executable, GPU], capture_output=True, text=True)
     assert run.returncode == 1 and run.stdout == ""
-    assert run.stderr == f"make gpu needs an NVIDIA GPU, and torch {torch.__version__} sees none here\n"
+    build = f"torch {torch.__version__} (CUDA {torch.version.cuda})"
+    assert run.stderr == f"make gpu needs an NVIDIA GPU, and {build} sees none: is the driver too old?\n"
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -30,7 +30,7 @@ class WholeModel:
 
     def state_dict(self) -> dict[str, Tensor]:
         """All weights on rank 0, an empty dict on the others (collective)."""
-        weights = collect(self._mesh, {shard.name: shard.gather(shard.parameter) for shard in self._shards})
+        weights = collect(self._mesh, {shard.name: shard.gather(shard.parameter).cpu() for shard in self._shards})
         return weights | {alias: weights[name] for alias, name in self._aliases.items() if weights}
 
     @torch.no_grad()
@@ -54,7 +54,8 @@ class WholeOptimizer:
         gathered = {}
         for shard in self._shards:
             state = self._optimizer.state[shard.parameter]
-            gathered[shard.name] = {name: shard.gather(state[name]) for name in AVERAGES} | {"step": state["step"]}
+            gathered[shard.name] = {name: shard.gather(state[name]).cpu() for name in AVERAGES}
+            gathered[shard.name]["step"] = state["step"].cpu()
         collected = collect(self._mesh, gathered)
         if not collected:
             return {}
@@ -71,7 +72,8 @@ class WholeOptimizer:
         whole = {name: state["state"][number] for number, name in enumerate(names)}
         for shard in self._shards:
             averages = {name: shard.own_slice(whole[shard.name][name]) for name in AVERAGES}
-            self._optimizer.state[shard.parameter] = {"step": whole[shard.name]["step"].clone()} | averages
+            step = whole[shard.name]["step"].to(shard.parameter.device, copy=True)  # where a fused AdamW needs it
+            self._optimizer.state[shard.parameter] = {"step": step} | averages
 
 
 class WholeBuffers:
@@ -82,7 +84,7 @@ class WholeBuffers:
 
     def state_dict(self) -> dict[str, Tensor]:
         """The buffers of all stages on rank 0, an empty dict on the others (collective)."""
-        return collect(self._mesh, self._buffers)
+        return collect(self._mesh, {name: buffer.cpu() for name, buffer in self._buffers.items()})
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         for name, buffer in self._buffers.items():
@@ -97,7 +99,10 @@ def names_by_group(model: nn.Module) -> list[list[str]]:
 
 
 def collect(mesh: Mesh, entries: dict) -> dict:
-    """The entries of all pipeline stages in one dict on rank 0, an empty dict on the others (collective)."""
+    """The entries of all pipeline stages in one dict on rank 0, an empty dict on the others (collective).
+
+    Their tensors must be on the CPU: a pickled tensor of a GPU would take memory on that GPU again, in rank 0.
+    """
     is_first_of_stage = mesh.world.rank % (mesh.world.size // mesh.pp.size) == 0  # at 0 on all axes but pp
     entries_by_stage: list[dict] | None = [{} for _ in range(mesh.pp.size)] if mesh.world.is_main else None
     if is_first_of_stage:

@@ -17,6 +17,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import torch
+
 from ddp_course.base.command import run_command
 from ddp_course.base.errors import InputError
 from ddp_course.base.parser import Parser
@@ -74,8 +76,10 @@ def collect(script: Path, arguments: list[str], seconds: float) -> dict:
 
 def losses(script: Path, arguments: list[str], nproc: int, seconds: float) -> dict[int, float] | str:
     """{step: loss} as rank 0 printed it; or, if the run failed or printed none, the reason in one sentence."""
+    # On fewer than three GPUs all runs are on CPUs, so that they can be compared.
+    env = {} if torch.cuda.device_count() >= 3 else {"CUDA_VISIBLE_DEVICES": ""}
     try:
-        run = torchrun(script, *arguments, nproc=nproc, timeout=seconds, show_every=10)
+        run = torchrun(script, *arguments, nproc=nproc, timeout=seconds, show_every=10, env=env)
         return printed(run, "loss")
     except (RunFailed, InputError) as error:
         return str(error).splitlines()[0]

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass, field
 
+from ddp_doctor import source_lines
 from ddp_doctor.history import Collective, Frame, History, own_frames
 
+WAITS_FOR_GPU = (".item(", ".tolist(", ".cpu(", "synchronize(")  # calls that return when the GPU has done its work
 QUERY_PREFIXES = ("get_", "is_")  # dist.get_rank() and the like do not wait for other ranks
 
 
@@ -37,6 +39,7 @@ class Rank:
     crash_stack   stack at a fatal signal: its own, or that of a process that it has forked, such as a DataLoader worker
     busy       whether it was at work in the last seconds before it ended
     group_size the size of its default process group; 0 if the recorder saw none
+    uses_gpu   whether it has opened one
     sleeps     seconds until its sleep is over; None: it does not sleep, or this is not known
     variables  local variables of the stack's frames, {"function.variable": text}
     notes      sentences about what the doctor could not record
@@ -59,6 +62,7 @@ class Rank:
     busy: bool = False
     group_size: int = 0
     group_destroyed: bool = False
+    uses_gpu: bool = False
     sleeps: float | None = None
     variables: dict[str, str] = field(default_factory=dict)
     last_lines: list[str] = field(default_factory=list)
@@ -79,10 +83,21 @@ class Rank:
         return self.state != "ended"
 
     def works(self) -> bool:
-        """Does it compute or transfer data? Not if it uses CPU time in a pending collective, as NCCL does to wait."""
+        """Does it compute or transfer data? Not if it uses CPU time to wait for a pending collective.
+
+        NCCL's collectives return at once, and CUDA uses a whole core to wait for them in a later call.
+        """
         if self.state == "computing":
-            return not (self.pending() and self.call())
+            return not (self.pending() and (self.call() or self.waits_for_gpu()))
         return self.state == "transferring"
+
+    def waits_for_gpu(self) -> bool:
+        """Is it in a call that returns when its GPU has done its work?"""
+        if not self.uses_gpu or not self.stack:
+            return False
+        frame = self.stack[0]
+        in_cuda = "/torch/cuda/" in frame.file and frame.function == "synchronize"
+        return in_cuda or any(call in source_lines.text_at(frame.file, frame.line) for call in WAITS_FOR_GPU)
 
     def may_come(self) -> bool:
         """May it still start another collective: does it work, or wait for something outside of the job?"""

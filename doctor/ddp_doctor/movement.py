@@ -91,6 +91,13 @@ class Activity:
         return state_of(process, latest.get(rank, Usage()), earlier.get(rank, Usage()), end - begin)
 
 
+def uses_gpu(pid: int) -> bool:
+    """Has this process opened a GPU of NVIDIA?"""
+    with contextlib.suppress(OSError):
+        return any(os.readlink(entry).startswith("/dev/nvidia") for entry in os.scandir(f"/proc/{pid}/fd"))
+    return False
+
+
 def waits_for(process: psutil.Process, in_subprocess: bool) -> str | None:
     """In words, what outside of the job its main thread waits for; None if that is not known.
 

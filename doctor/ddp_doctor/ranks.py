@@ -67,6 +67,7 @@ def _rank_in_stack(pid: int) -> int | None:
 def look(rank: Rank, process: psutil.Process) -> None:
     """Fills in the rank's pid, stack, local variables and sleep, and what it waits for. `rank.state` must be set."""
     rank.pid, rank.sleeps = process.pid, stacks.sleeps_for(process.pid)
+    rank.uses_gpu = movement.uses_gpu(process.pid)
     stack = stacks.stack_of(process.pid, rank.state == "stopped")
     rank.variables, rank.stack_problem = stack.variables, stack.problem
     rank.stack = stack.frames or rank.stack  # if py-spy has read none, the recorder's last one stays

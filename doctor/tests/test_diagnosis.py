@@ -173,3 +173,17 @@ def test_the_call_of_a_rank_that_ended_with_an_error_is_in_the_stack_of_the_erro
     assert raised.call() == "broadcast_object_list"
     assert Rank(1, state="ended", exit_code=-15, stack=last_stack).call() is None
     assert Rank(1, state="waiting", stack=stack("barrier", 14), error=raised.error).call() == "barrier"
+
+
+@pytest.mark.parametrize(
+    ("line", "uses_gpu", "works"),
+    [("loss.item()", True, False), ("loss.item()", False, True), ("loss = model(windows)", True, True)],
+)
+def test_a_busy_wait_for_the_gpu_is_no_work_while_a_collective_is_pending(tmp_path, line, uses_gpu, works):
+    script = tmp_path / "train.py"
+    script.write_text(f"{line}\n")
+    started = Collective(2, "0", "all_reduce", ((4,),), ("Float",), ())
+    facts = {"stack": (Frame(str(script), 1, "train"),), "progress": {"0": (2, 1)}, "uses_gpu": uses_gpu}
+    computing = Rank(0, state="computing", history=History({"0": [started]}), **facts)
+    assert computing.works() is works
+    assert Rank(0, state="computing", **facts).works()  # nothing is pending
