@@ -104,7 +104,7 @@ def train(config: ExpertsConfig) -> int:
     # MoE 2/7: every rank builds the same whole model, then keeps its own experts only. All else is replicated.
     model = MixtureGPT(model_config, config.experts, config.best, attention).to(world.device, dtype)
     names = names_by_group(model)
-    model.spread(mesh.tp)
+    model.shard_over(mesh.tp)
     optimizer = make_adamw(model, config.learning_rate, config.weight_decay)  # after sharding
     shards = parameter_shards(model, mesh, {})
     process_group.seed_rank(config.seed, world.rank)

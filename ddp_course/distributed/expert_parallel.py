@@ -34,7 +34,7 @@ def _exchange(rows: Tensor, send: list[int], receive: list[int], axis: Axis) -> 
 
 
 class Experts(nn.Module):
-    """`count` MLPs of two layers. `spread` shards them over ranks."""
+    """`count` MLPs of two layers. `shard_over` shards them over ranks."""
 
     def __init__(self, width: int, hidden: int, count: int) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Experts(nn.Module):
         self.down = nn.Parameter(torch.empty(count, hidden, width))
         self.tensor, self.placements = None, {}
 
-    def spread(self, axis: Axis, tensor: Axis | None) -> None:
+    def shard_over(self, axis: Axis, tensor: Axis | None) -> None:
         """Keep this rank's experts of `axis`, and with `tensor` only a part of their units."""
         self.tensor, whole_experts = tensor, {axis: Placement(0)}
         for name, units in {"up": 2, "down": 1}.items():
@@ -58,7 +58,7 @@ class Experts(nn.Module):
 
 
 class Mixture(nn.Module):
-    """A mixture of experts: a router sends each token to `best` of them. `spread` shards the experts over ranks.
+    """A mixture of experts: a router sends each token to `best` of them. `shard_over` shards the experts over ranks.
 
     After a forward pass, `choices` counts how often each expert was chosen and `probabilities` holds the router's
     probabilities summed over the tokens: (experts,) each, of this rank. `load` adds up the choices of all forward
@@ -76,10 +76,10 @@ class Mixture(nn.Module):
         for weights in self.parameters():
             nn.init.normal_(weights, std=std)
 
-    def spread(self, axis: Axis, tensor: Axis | None = None) -> None:
+    def shard_over(self, axis: Axis, tensor: Axis | None = None) -> None:
         """Keep this rank's experts, with `tensor` only a part of their units. Make the optimizer afterwards."""
         self.axis = axis
-        self.experts.spread(axis, tensor)
+        self.experts.shard_over(axis, tensor)
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.flatten(0, -2)

@@ -57,7 +57,7 @@ class ExpertModel(nn.Module):
         )
         self.double()
         for mixture in self.mixtures if axis else ():
-            mixture.spread(axis)
+            mixture.shard_over(axis)
         self.balance_weight, self.global_tokens = balance, setting.tokens
         self.sharded = axis is not None
         self.per_rank = self.sharded and setting.fault == "balance_per_rank"

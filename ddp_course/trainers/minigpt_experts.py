@@ -26,7 +26,7 @@ class MixtureBlock(nn.Module):
 
 
 class MixtureGPT(MiniGPT):
-    """MiniGPT with mixtures of experts. Call `spread` before forward, which is collective over the axis."""
+    """MiniGPT with mixtures of experts. Call `shard_over` before forward, which is collective over the axis."""
 
     def __init__(self, config: MiniGPTConfig, experts: int, best: int, attention: AttentionKind = "fused") -> None:
         super().__init__(config, attention)
@@ -36,10 +36,10 @@ class MixtureGPT(MiniGPT):
     def mixtures(self) -> list[Mixture]:
         return [block.mixture for block in self.blocks]
 
-    def spread(self, axis: Axis) -> None:
+    def shard_over(self, axis: Axis) -> None:
         """Keep this rank's share of the experts of every block."""
         for mixture in self.mixtures:
-            mixture.spread(axis)
+            mixture.shard_over(axis)
 
     def choices(self) -> Tensor:
         """(layers, experts): how often each was chosen by this rank's tokens in the last forward pass."""

@@ -95,7 +95,7 @@ class ParallelBlock(nn.Module):
         self.attention = ParallelAttention(whole.attention, mesh, positions)
         self.mixture, self.tensor = getattr(whole, "mixture", None), mesh.tp
         if self.mixture:
-            self.mixture.spread(mesh.ep, mesh.tp if mesh.tp.size > 1 else None)
+            self.mixture.shard_over(mesh.ep, mesh.tp if mesh.tp.size > 1 else None)
             return
         self.expand, self.projection = whole.expand, whole.projection
         if mesh.tp.size > 1:
