@@ -465,14 +465,14 @@ def test_an_animation_is_one_png_that_holds_every_picture():
 
 def test_the_first_difference_between_ranks_is_framed_and_a_gap_is_labelled():
     started = {0: ["step"] * 6 + ["metric"], 1: ["step"] * 6}
-    figure = figures.collectives_started(started, {0: "stands at line 9"}, "Rank 1 did not come", last=3)
+    figure = figures.collectives_started(started, {0: "stands at line 9"}, "Rank 1 did not come")
     framed = [patch for patch in figure.axes[0].patches if patch.get_linewidth() > 0]
     assert len(framed) == 1 and colors.to_hex(framed[0].get_facecolor()).upper() == figures.rank_colour(0)
     shown_texts = texts(figure)
-    assert shown_texts.count("step") == 4 and {"5", "6", "7", "metric", "not started", "stands at line 9"} <= set(
+    assert shown_texts.count("step") == 8 and {"3", "6", "7", "metric", "not started", "stands at line 9"} <= set(
         shown_texts
     )
-    assert "4" not in shown_texts  # the last three numbers only
+    assert "2" not in shown_texts  # the last five numbers only
 
 
 # --- what cannot be drawn -------------------------------------------------------------------------------------------

@@ -148,8 +148,9 @@ def test_a_constant_predicts_mfu_as_well_as_the_formulas():
     """The constant has the smaller mean error; the formulas have a correlation, the constant has none."""
     formulas, constant = null_model.of_formulas(RUNS), null_model.of_constant(RUNS)
     assert constant.mean < formulas.mean < 0.1 and constant.largest < formulas.largest < 0.25
-    assert null_model.best_constant([published.mfu for published in RUNS]) == 0.38
-    assert formulas.mean < null_model.of_constant(RUNS, 0.4).mean
+    measured = [published.mfu for published in RUNS]
+    assert null_model.best_constant(measured) == 0.38
+    assert formulas.mean < null_model.errors([0.4] * len(RUNS), measured).mean
     assert constant.correlation is None
 
 

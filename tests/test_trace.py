@@ -127,8 +127,8 @@ def test_the_straggler_is_the_rank_that_starts_last(tmp_path):
     late = lateness(aligned(traces, clocks(traces)))
     assert late[0] == 0 and late[1] == pytest.approx(2e-3, abs=0.3e-3)
     assert transfers(two_ranks(tmp_path)) == pytest.approx([0.0081, 0.0381, 0.0001], abs=1e-6)
-    with pytest.raises(InputError, match="share no barrier"):
-        lateness(traces, "barrier")
+    with pytest.raises(InputError, match="share no all-reduce"):
+        lateness(read_traces([write(tmp_path, 0, [("gloo:broadcast", 1, 2)])]))
 
 
 def test_the_fastest_step_has_the_fastest_slowest_rank(tmp_path):

@@ -52,12 +52,12 @@ def student_p(t: float, degrees: int) -> float:
     return 1 - ((angle + sine * total) * 2 / math.pi if odd else sine * total)
 
 
-def student_quantile(degrees: int, p: float = 0.05) -> float:
-    """The t whose two-sided p-value is `p`, found by bisection."""
+def student_quantile(degrees: int) -> float:
+    """The t whose two-sided p-value is 0.05, found by bisection."""
     low, high = 0.0, 1e6
     for _ in range(100):
         middle = (low + high) / 2
-        low, high = (middle, high) if student_p(middle, degrees) > p else (low, middle)
+        low, high = (middle, high) if student_p(middle, degrees) > 0.05 else (low, middle)
     return high
 
 

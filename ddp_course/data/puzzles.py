@@ -167,9 +167,10 @@ def fingerprint(*sets: Puzzles) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 
-def guess_accuracy(puzzles: Puzzles, seed: int, tries: int = 10) -> float:
+def guess_accuracy(puzzles: Puzzles, seed: int) -> float:
     """The share of puzzles that are solved by giving each empty cell a random digit that the clues allow."""
     rng, solved = random.Random(f"guesses of seed {seed}"), 0
+    tries = 10  # of each puzzle
     for clues, solution in zip(puzzles.clues.tolist(), puzzles.solutions.tolist(), strict=True):
         solved += sum(sudoku.fill_at_random(tuple(clues), rng) == tuple(solution) for _ in range(tries))
     return solved / (tries * len(puzzles))

@@ -159,26 +159,26 @@ def aligned(traces: Mapping[int, Trace], clock_of_rank: Mapping[int, Clock]) -> 
     return {rank: trace.moved(-clock_of_rank[rank].ahead) for rank, trace in traces.items()}
 
 
-def lateness(traces: Mapping[int, Trace], kind: str = "all_reduce") -> dict[int, float]:
-    """{rank: median seconds from the first start of a collective of this kind on any rank to its start on this one}.
+def lateness(traces: Mapping[int, Trace]) -> dict[int, float]:
+    """{rank: median seconds from the first start of an all-reduce on any rank to its start on this one}.
 
-    The traces must be on one clock: see `aligned`. Raises InputError if they share no such collective.
+    The traces must be on one clock: see `aligned`. Raises InputError if they share no all-reduce.
     """
-    collectives = matched(traces, kind)
+    collectives = matched(traces, "all_reduce")
     if not collectives:
-        raise InputError(f"The traces share no {kind}.")
+        raise InputError("The traces share no all-reduce.")
     return {
         rank: median(spans[rank].start - min(span.start for span in spans.values()) for spans in collectives)
         for rank in traces
     }
 
 
-def transfers(traces: Mapping[int, Trace], kind: str = "all_reduce") -> list[float]:
-    """Seconds of each collective of this kind from its last start on any rank, when data can move, to its last end.
+def transfers(traces: Mapping[int, Trace]) -> list[float]:
+    """Seconds of each all-reduce from its last start on any rank, when data can move, to its last end.
 
     The traces must be on one clock: see `aligned`.
     """
-    collectives = [spans.values() for spans in matched(traces, kind)]
+    collectives = [spans.values() for spans in matched(traces, "all_reduce")]
     return [max(span.end for span in spans) - max(span.start for span in spans) for spans in collectives]
 
 

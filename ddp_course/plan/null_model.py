@@ -33,7 +33,7 @@ def of_formulas(runs: Sequence[Published]) -> Errors:
     return errors([run.plan().step.mfu for run in runs], [run.mfu for run in runs])
 
 
-def of_constant(runs: Sequence[Published], constant: float | None = None) -> Errors:
-    """The errors of one constant MFU; of the best constant by default."""
+def of_constant(runs: Sequence[Published]) -> Errors:
+    """The errors of the best constant MFU."""
     measured = [run.mfu for run in runs]
-    return errors([constant or best_constant(measured)] * len(runs), measured)
+    return errors([best_constant(measured)] * len(runs), measured)

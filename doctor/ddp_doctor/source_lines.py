@@ -172,6 +172,6 @@ def _leaves(statement: ast.AST) -> bool:
     return isinstance(call, ast.Call) and ast.unparse(call.func) in ("sys.exit", "exit", "quit", "os._exit")
 
 
-def _short(node: ast.AST, width: int = 80) -> str:
+def _short(node: ast.AST) -> str:
     text = ast.unparse(node)
-    return text if len(text) <= width else text[:width] + "..."
+    return text if len(text) <= 80 else text[:80] + "..."

@@ -10,10 +10,11 @@ LABELS, MARGIN, GAP = 0.75, 0.12, 0.08  # inches
 HEAD, BOX, LANE = 0.28, 0.36, 0.82  # inches: the row of numbers, a box, a lane with the text below its boxes
 FONT = 9  # points
 DIFFERENT = "#B3261E"  # the colour of frames where the ranks differ
+MOST_COLUMNS = 5
 
 
-def collectives_started(started: dict, then: dict, title: str, last: int = 5):
-    """A lane for each rank, with its first, second ... collective in numbered columns; the last `last` columns.
+def collectives_started(started: dict, then: dict, title: str):
+    """A lane for each rank, with its first, second ... collective in numbered columns; the last MOST_COLUMNS.
 
     started: rank -> its collectives in order, as text such as "all-reduce [4]"
     then: rank -> what it does after the last of them, as text, drawn below its lane
@@ -23,7 +24,7 @@ def collectives_started(started: dict, then: dict, title: str, last: int = 5):
     if not started:
         raise InputError("collectives_started needs at least one rank, got none.")
     ranks, most = sorted(started), max(len(texts) for texts in started.values())
-    first, columns = max(0, most - last), max(1, min(most, last))
+    first, columns = max(0, most - MOST_COLUMNS), max(1, min(most, MOST_COLUMNS))
     height = HEAD + LANE * len(ranks)
     figure, axes = new_canvas(title, height)
     width = (WIDTH - LABELS - MARGIN) / columns
