@@ -267,14 +267,10 @@ def test_checkpoints_and_validations_wait_for_the_next_outer_step(tmp_path):
         ("--sync-every 0", "--sync-every must be at least 1, not 0"),
         ("--sync-every 1.5", "--sync-every"),
         ("--outer-lr 0", "--outer-lr must be above 0, not 0.0"),
-        ("--outer-lr nan", "--outer-lr must be a number of at most 1e+30, not nan"),
-        ("--outer-lr inf", "--outer-lr must be a number of at most 1e+30, not inf"),
-        ("--outer-momentum -0.1", "--outer-momentum must be from 0 to below 1, not -0.1"),
         ("--outer-momentum 1", "--outer-momentum must be from 0 to below 1, not 1.0"),
         ("--inner lion", "argument --inner: invalid choice: 'lion'"),
         ("--precision float16", "argument --precision: invalid choice: 'float16'"),
         ("--heads 3", "--width 16 does not divide into --heads 3"),
-        ("--dropout 1", "--dropout must be from 0 to below 1, not 1.0"),
     ],
 )
 def test_bad_flags_are_one_sentence(tmp_path, wrong, message):

@@ -301,7 +301,6 @@ BAD_FLAGS = {
     "no weights": ("--weight-mode mean --weights {tmp}/none.json", "cannot read"),
     "weights of other prompts": ("--weight-mode mean --weights {tmp}/other.json", "60 of 60 prompts have no weight"),
     "a cap below the average": ("--weight-cap 0.5", "--weight-cap must be at least 1, the average, not 0.5"),
-    "a cap that is no number": ("--weight-cap nan", "--weight-cap must be a number"),
     "an unknown mode": ("--weight-mode median", "invalid choice: 'median'"),
     "no pairs a step": ("--pairs-per-update 0", "--pairs-per-update must be at least 1"),
     "misses above one": ("--most-misses 1.5", "--most-misses must be from 0 to below 1, not 1.5"),
