@@ -33,8 +33,8 @@ Text = str | Callable[..., str]
 def function_job(world: int, function: str, calls: dict[str, tuple] | Iterable[str | tuple], **options) -> Job:
     """A job that calls the answer's function, with the same arguments on all ranks.
 
-    calls     {scenario: arguments}; or a list of tuples of arguments whose first one is the scenario, where a scenario
-              alone stands for the tuple (scenario,)
+    calls     {scenario: arguments}, where the scenario is not an argument; or a list of tuples of arguments whose first
+              one, which the function gets as well, is the scenario. A scenario alone stands for the tuple (scenario,).
     options   other fields of Job
     """
     if isinstance(calls, dict):

@@ -32,7 +32,7 @@ def _parser(command: str, description: str | None, required: bool) -> Parser:
     add("--link", metavar="SPEED", required=required, help=link)
     add("--gpu", help=f"for its speed: {', '.join(GPUS)} ({DEFAULT_GPU})")
     add("--peak-tflops", type=float, metavar="T", help="of another GPU, dense, in the precision of the training")
-    add("--gpus-per-node", type=int, default=8, metavar="N", help="(%(default)s)")
+    add("--gpus-per-node", type=int, default=8, metavar="N", help="GPUs of a node (%(default)s)")
     add("--inside", metavar="SPEED", help="of the links inside a node, one way; the GPU's NVLink if not given")
     return parser
 
@@ -43,7 +43,7 @@ def plan_parser(description: str | None = None) -> Parser:
     add("--published", action="store_true", help="check the plan against published meshes; needs no other flag")
     add("--params", help="parameters: 7e9, 7B or 350M")
     add("--memory", metavar="SIZE", help="of a GPU: 80GB (as its maker counts, 2^30 bytes each)")
-    add("--layers", type=int, help="derived from --params if not given, as the next two")
+    add("--layers", type=int, help="derived from --params if not given, as --width and --heads")
     add("--width", type=int, help="of the residual stream")
     add("--heads", type=int, help="of attention: tp divides them")
     add("--context", type=int, default=4096, help="tokens per window (%(default)s)")
@@ -52,13 +52,14 @@ def plan_parser(description: str | None = None) -> Parser:
     add("--mlp", type=int, metavar="UNITS", help="of an MLP's inner layer (4 times the width, 8/3 if --gated)")
     add("--gated", action="store_true", help="the MLP has three matrices (SwiGLU, as Llama's), not two")
     add("--tokens-per-update", type=float, metavar="N", help="of all GPUs (about 4 million)")
-    add("--precision", default="bf16", choices=STATE, help="(%(default)s)")
+    add("--precision", default="bf16", choices=STATE, help="format of the training (%(default)s)")
     add("--kernels", type=float, default=KERNELS, help="share of the peak while a GPU computes (%(default)s)")
     add("--active", metavar="N", help="of a mixture of experts: parameters that a token meets")
     add("--expert-params", metavar="N", help="of a mixture of experts: parameters in its experts")
     add("--measured", metavar="STEP", help='calibrates: "shard 8: 2.9 s" of this model and step, or a file with that')
     add("--trainer", choices=TRAINERS, help="only meshes that this one can run; prints its flags for the chosen one")
-    add("--experts-per-token", type=int, default=2, metavar="N", help="(%(default)s)")
+    of_experts = "of a mixture of experts: experts that a token is sent to (%(default)s)"
+    add("--experts-per-token", type=int, default=2, metavar="N", help=of_experts)
     return parser
 
 

@@ -1,1 +1,1 @@
-"""The parts that all trainers share: command line, run directory, checkpoints and progress."""
+"""What a trainer needs around its step: command line, settings, loop, optimizer, precision, progress, stopping."""

@@ -33,6 +33,7 @@ LOAD_SECONDS = 0.0 if forked.FORKS else 15.0  # that a rank may need to load tor
 CONNECT_SECONDS = 1.0  # that the ranks may need to connect, before the answer begins
 ANSWER_SECONDS = 60.0  # for all jobs of one answer together: it ends answers that hang, and is ample for slow ones
 GRACE_SECONDS = 1.5  # until ranks are killed, after another rank has failed or the time was up
+LEAST_SECONDS = 0.5  # with less time left, a job is not started
 POLL_SECONDS = 0.05  # a rank's sentinel alone would miss its end if the answer has forked
 
 
@@ -63,13 +64,13 @@ def run_lane(folder: Path, numbered_tasks: list[tuple[int, Task]]):
     """
     seconds_left = {task.answer_number: ANSWER_SECONDS for _, task in numbered_tasks}
     failed: set[int] = set()  # answer numbers
-    logs: dict[object, list[list[str]]] = {}  # the collectives of each run, by run_key
+    logs: dict[object, list[list[str]]] = {}  # the collectives of each run, by run_key; also tells what has run
     stores = Stores()
     for number, task in numbered_tasks:
         answer_number, job = task.answer_number, task.job
         key = run_key(job, answer_number)
         limit = min(job.seconds, seconds_left[answer_number])
-        if answer_number in failed or limit < 0.5 or key in logs:
+        if answer_number in failed or limit < LEAST_SECONDS or key in logs:
             continue
         task = replace(task, job=replace(job, seconds=limit, calls=_with_logs(job.calls, logs, answer_number)))
         task_folder = folder / str(number)
