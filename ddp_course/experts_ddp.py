@@ -60,7 +60,7 @@ class ExpertsConfig(PretrainingConfig):
 
     experts: PositiveInt = 8
     """Experts of a block, each an MLP of the size of MiniGPT's."""
-    best: PositiveInt = 2
+    experts_per_token: PositiveInt = 2
     """Experts that a token is routed to."""
     ep: PositiveInt | None = None
     """Ranks that hold one copy of the experts between them; further ranks hold replicas. None: all ranks."""
@@ -69,8 +69,8 @@ class ExpertsConfig(PretrainingConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.best > self.experts:
-            raise ValueError(f"--best {self.best} is more than --experts {self.experts}")
+        if self.experts_per_token > self.experts:
+            raise ValueError(f"--experts-per-token {self.experts_per_token} is more than --experts {self.experts}")
 
 
 PRESETS = {"laptop": ExpertsConfig(), "tiny": ExpertsConfig(**TINY)}
@@ -102,7 +102,7 @@ def train(config: ExpertsConfig) -> int:
     attention = choose_attention(config.precision, world.device, config.context)
 
     # MoE 2/7: every rank builds the same whole model, then keeps its own experts only. All else is replicated.
-    model = MixtureGPT(model_config, config.experts, config.best, attention).to(world.device, dtype)
+    model = MixtureGPT(model_config, config.experts, config.experts_per_token, attention).to(world.device, dtype)
     names = names_by_group(model)
     model.shard_over(mesh.tp)
     optimizer = make_adamw(model, config.learning_rate, config.weight_decay)  # after sharding
@@ -111,7 +111,8 @@ def train(config: ExpertsConfig) -> int:
     # MoE 3/7: a checkpoint holds all experts, so that any number of ranks can resume from it.
     whole_optimizer = WholeOptimizer(mesh, shards, names, optimizer)
     parts = {"model": WholeModel(mesh, shards, names, TIED), "optimizer": whole_optimizer}
-    identity = {"experts": config.experts, "best": config.best} | make_identity(config, tokens, config.precision)
+    identity = {"experts": config.experts, "experts_per_token": config.experts_per_token}
+    identity |= make_identity(config, tokens, config.precision)
     loop = TrainingLoop(run_directory, config, TrainingState(parts, identity))
     settings = {"token_file": str(tokens.folder)}
     if not loop.begin(checkpoint, settings, {"tokenizer_state": tokens.tokenizer.state()}):

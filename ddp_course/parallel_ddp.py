@@ -83,7 +83,7 @@ class ParallelConfig(PretrainingConfig):
     """Expert parallel: ranks, among those of shard and cp, each with some of the experts."""
     experts: PositiveInt | None = None
     """Experts of a block, each an MLP of the size of MiniGPT's. None: one MLP, without a router."""
-    best: PositiveInt = 2
+    experts_per_token: PositiveInt = 2
     """Experts that a token is routed to."""
     bias_rate: NonNegativeFloat = 0.001
     """Change of an expert's router bias per step: down if it was chosen more often than the mean, up if less often."""
@@ -110,8 +110,8 @@ class ParallelConfig(PretrainingConfig):
             raise ValueError(
                 f"--experts {self.experts} is not a multiple of --ep {self.ep}: each rank has whole experts"
             )
-        if self.experts and self.best > self.experts:
-            raise ValueError(f"--best {self.best} is more than --experts {self.experts}")
+        if self.experts and self.experts_per_token > self.experts:
+            raise ValueError(f"--experts-per-token {self.experts_per_token} is more than --experts {self.experts}")
         if self.param_dtype != "same" and self.precision != "float32":
             raise ValueError(
                 f"--param-dtype {self.param_dtype} needs --precision float32, that of the main weights, not "
@@ -147,7 +147,9 @@ def train(config: ParallelConfig) -> int:
     attention = choose_attention(config.precision, world.device, config.context)
 
     # MESH 2/7: the whole model has no memory; a rank makes some for its stage, heads, units and shards of it.
-    whole, initial_values = build_on_meta(lambda: make_model(model_config, config.experts, config.best, attention))
+    whole, initial_values = build_on_meta(
+        lambda: make_model(model_config, config.experts, config.experts_per_token, attention)
+    )
     names = names_by_group(whole.to(dtype))
     policy = MixedPrecisionPolicy(getattr(torch, config.param_dtype, None), getattr(torch, config.reduce_dtype))
     precision = config.precision + f" computed in {config.param_dtype}" * (policy.param_dtype is not None)
@@ -164,7 +166,7 @@ def train(config: ParallelConfig) -> int:
     identity = make_identity(config, tokens, precision)
     if config.experts:
         parts["router_biases"] = WholeBuffers(mesh, biases)
-        identity |= {"experts": config.experts, "best": config.best}
+        identity |= {"experts": config.experts, "experts_per_token": config.experts_per_token}
     parts["model"].load_state_dict(initial_values)  # one parameter at a time, of which each rank keeps its shard
     loop = TrainingLoop(run_directory, config, TrainingState(parts, identity))
     settings = {"token_file": str(tokens.folder)}
@@ -181,7 +183,7 @@ def train(config: ParallelConfig) -> int:
         f"micro-batch(es) x {config.micro_batch_size} windows x {config.context} tokens"
     )
     computed_in = config.precision if config.param_dtype == "same" else config.param_dtype
-    peak = peak_per_second(world, computed_in, flops_per_token(model_config, config.experts, config.best))
+    peak = peak_per_second(world, computed_in, flops_per_token(model_config, config.experts, config.experts_per_token))
     for step in loop.steps(unit="tokens", per_step=config.tokens_per_update, peak=peak):
         learning_rate = config.learning_rate_at(step)
         set_learning_rate(optimizer, learning_rate)

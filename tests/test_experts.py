@@ -30,7 +30,7 @@ FLAGS = (
     "--steps",
     STEPS,
 )
-UNLIKE = ("--pack", "--activation-checkpointing", "--micro-batch-size", 2, "--gradient-clip", 0, "--best", 1)
+UNLIKE = "--pack --activation-checkpointing --micro-batch-size 2 --gradient-clip 0 --experts-per-token 1".split()
 RESUMED = ("--precision", "float32", "--dropout", 0.1, "--check-every", 1)
 LOGGED = "loss", "val_loss", "grad_norm", "balance", "busiest"
 BROKEN = ("experts averaged over the ranks", "balance of the own choices", "own norm", "gradients not added")
@@ -113,11 +113,11 @@ class Dense(torch.nn.Module):
 
     def __init__(self, whole):
         super().__init__()
-        self.router, self.experts, self.best = whole.router, whole.experts, whole.best
+        self.router, self.experts, self.experts_per_token = whole.router, whole.experts, whole.experts_per_token
 
     def forward(self, x):
         probabilities = self.router(x).softmax(-1)
-        weights, chosen = probabilities.topk(self.best)
+        weights, chosen = probabilities.topk(self.experts_per_token)
         mask = torch.zeros_like(probabilities).scatter(-1, chosen, weights)
         self.chosen, self.mean = (mask > 0).double().flatten(0, 1), probabilities.flatten(0, 1).mean(0)
         outputs = [F.gelu(x @ up) @ down for up, down in zip(self.experts.up, self.experts.down, strict=True)]
@@ -199,7 +199,7 @@ def test_parameters_are_counted():
     "wrong, message",
     [
         ("--experts 0", "--experts must be at least 1, not 0"),
-        ("--best 5", "--best 5 is more than --experts 4"),
+        ("--experts-per-token 5", "--experts-per-token 5 is more than --experts 4"),
         ("--ep 0", "--ep must be at least 1, not 0"),
         ("--precision float16", "argument --precision: invalid choice: 'float16'"),
     ],
@@ -217,7 +217,7 @@ def test_bad_flags_are_one_sentence(tmp_path, wrong, message):
         ("--experts 100000000", "GiB of memory, each of 1 here has"),
         ("--data nothing.txt", "nothing.txt"),
         ("--resume {checkpoint} --experts 8", "it has experts 4, this run has 8"),
-        ("--resume {checkpoint} --best 1", "it has best 2, this run has 1"),
+        ("--resume {checkpoint} --experts-per-token 1", "it has experts_per_token 2, this run has 1"),
     ],
 )
 def test_bad_input_is_one_sentence(tmp_path, single_process, wrong, message):

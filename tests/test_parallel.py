@@ -405,7 +405,7 @@ def test_one_process_is_a_mesh_too(tmp_path, one_process):
         ("--schedule zbv", "argument --schedule: invalid choice: 'zbv'"),
         ("--ep 2", "--ep 2 needs --experts"),
         ("--experts 4 --ep 3", "--experts 4 is not a multiple of --ep 3: each rank has whole experts"),
-        ("--experts 4 --best 5", "--best 5 is more than --experts 4"),
+        ("--experts 4 --experts-per-token 5", "--experts-per-token 5 is more than --experts 4"),
         ("--experts 0", "--experts must be at least 1, not 0"),
     ],
 )

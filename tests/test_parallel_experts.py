@@ -37,7 +37,7 @@ REFERENCES = {
     "plain": EXPERTS,
     "no bias": (*EXPERTS, "--bias-rate", 0),
     "dropout": (*EXPERTS, "--dropout", 0.2, "--activation-checkpointing"),
-    "packed": (*EXPERTS, "--pack", "--activation-checkpointing", "--best", 1),
+    "packed": (*EXPERTS, "--pack", "--activation-checkpointing", "--experts-per-token", 1),
     "mixed": (*EXPERTS, *MIXED),
     "float32": (*EXPERTS, *MIXED[:2]),
     "uneven": (*EXPERTS, "--experts", 3),
@@ -241,7 +241,7 @@ def test_a_bias_changes_the_chosen_experts_and_not_their_weights():
     [
         (GROUPED, "it has kv_heads 4, this run has 2"),
         (("--experts", 8), "it has experts 4, this run has 8"),
-        (("--best", 1), "it has best 2, this run has 1"),
+        (("--experts-per-token", 1), "it has experts_per_token 2, this run has 1"),
     ],
 )
 def test_a_checkpoint_of_another_model_is_refused(tmp_path, one_process, more, message):

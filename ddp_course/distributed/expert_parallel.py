@@ -58,7 +58,7 @@ class Experts(nn.Module):
 
 
 class Mixture(nn.Module):
-    """A mixture of experts: a router sends each token to `best` of them. `shard_over` shards the experts over ranks.
+    """A mixture of experts: a router sends each token to some of them. `shard_over` shards the experts over ranks.
 
     After a forward pass, `choices` counts how often each expert was chosen and `probabilities` holds the router's
     probabilities summed over the tokens: (experts,) each, of this rank. `load` adds up the choices of all forward
@@ -66,9 +66,9 @@ class Mixture(nn.Module):
     weight their outputs.
     """
 
-    def __init__(self, width: int, hidden: int, experts: int, best: int, std: float = 0.02) -> None:
+    def __init__(self, width: int, hidden: int, experts: int, experts_per_token: int, std: float = 0.02) -> None:
         super().__init__()
-        self.count, self.best = experts, best
+        self.count, self.experts_per_token = experts, experts_per_token
         self.axis, self.load = None, 0
         self.experts = Experts(width, hidden, experts)
         self.router = nn.Linear(width, experts, bias=False)
@@ -85,7 +85,7 @@ class Mixture(nn.Module):
         tokens = x.flatten(0, -2)
         weight = self.router.weight.view_as(self.router.weight)  # a view, whose hook belongs to this pass only
         probabilities = F.linear(tokens, weight).softmax(-1, torch.promote_types(x.dtype, torch.float32))
-        chosen = (probabilities + self.bias).topk(self.best).indices
+        chosen = (probabilities + self.bias).topk(self.experts_per_token).indices
         # The ranks of `tensor` add up outputs of the same rows. In a pipeline's trial run they have different inputs.
         if self.experts.tensor:
             dist.broadcast(chosen, group=self.experts.tensor.group, group_src=0)
@@ -101,7 +101,7 @@ class Mixture(nn.Module):
         self.load = self.load + choices
 
     def expert_outputs(self, tokens: Tensor, chosen: Tensor) -> Tensor:
-        """The outputs of each token's experts: (tokens, best, width).
+        """The outputs of each token's experts: (tokens, experts_per_token, width).
 
         Pairs of a token and an expert are sent to the expert's rank, sorted by expert, and the outputs are sent back.
         The ranks first exchange the counts.
@@ -111,12 +111,12 @@ class Mixture(nn.Module):
         arriving = torch.empty_like(self.choices)  # rows from each rank for each of this rank's experts
         dist.all_to_all_single(arriving, self.choices, group=self.axis.group)
         send, receive = (counts.view(ranks, -1).sum(1).tolist() for counts in (self.choices, arriving))
-        rows = AllToAll.apply(tokens.repeat_interleave(self.best, 0)[order], send, receive, self.axis)
+        rows = AllToAll.apply(tokens.repeat_interleave(self.experts_per_token, 0)[order], send, receive, self.axis)
         expert = torch.arange(local, device=rows.device).repeat(ranks).repeat_interleave(arriving)
         by_expert = expert.argsort(stable=True)
         computed = self.experts(rows[by_expert], expert.bincount(minlength=local).tolist())
         outputs = AllToAll.apply(computed[by_expert.argsort()], receive, send, self.axis)
-        return outputs[order.argsort()].view(len(tokens), self.best, tokens.shape[1])
+        return outputs[order.argsort()].view(len(tokens), self.experts_per_token, tokens.shape[1])
 
 
 def balance_loss(mixtures: Sequence[Mixture], choices: Tensor, tokens: float) -> Tensor:

@@ -26,7 +26,7 @@ from ddp_course.ladder.axes import (
     with_tokens,
 )
 from ddp_course.ladder.comparison import Comparison, Rung, Weights, mistake
-from ddp_course.ladder.expert_rungs import BEST, EXPERTS, TOPIC, ReplicatedExperts
+from ddp_course.ladder.expert_rungs import EXPERTS, EXPERTS_PER_TOKEN, TOPIC, ReplicatedExperts
 from ddp_course.ladder.setting import VOCABULARY, Batch, Setting
 from ddp_course.models.minigpt import MiniGPTConfig
 from ddp_course.trainers.minigpt_experts import MixtureGPT
@@ -39,7 +39,7 @@ class Reference(MixtureGPT):
     """MixtureGPT in which all experts compute all tokens. A step's load changes the biases before the next step."""
 
     def __init__(self, config: MiniGPTConfig, experts: int) -> None:
-        super().__init__(config, experts, BEST)
+        super().__init__(config, experts, EXPERTS_PER_TOKEN)
         for mixture in self.mixtures:
             mixture.expert_outputs = partial(ReplicatedExperts.expert_outputs, mixture)
 
@@ -55,7 +55,7 @@ def on_mesh(setting: Setting, world: World, sizes: Callable[[int], dict[str, int
     count = up_to_multiple(EXPERTS, mesh.ep.size)
     config = MiniGPTConfig(VOCABULARY, setting.context, setting.layers, setting.heads, setting.width)
     torch.manual_seed(setting.seed)
-    whole = MixtureGPT(config, count, BEST).double()
+    whole = MixtureGPT(config, count, EXPERTS_PER_TOKEN).double()
     torch.manual_seed(setting.seed)
     reference = Reference(config, count).double()
     stage = Stage(whole, mesh)

@@ -29,7 +29,8 @@ from ddp_course.ladder.comparison import Comparison, Rung, mistake
 from ddp_course.ladder.setting import VOCABULARY, Batch, Setting
 from ddp_course.ladder.sharded_layers import gathered_weights
 
-EXPERTS, BEST = 4, 2  # the number of experts, rounded up if it does not divide over the ranks; experts per token
+EXPERTS = 4  # rounded up if it does not divide over the ranks
+EXPERTS_PER_TOKEN = 2
 BALANCE = 0.1  # weight of the balance loss
 
 
@@ -53,7 +54,7 @@ class ExpertModel(nn.Module):
         width = setting.width
         self.table = nn.Parameter(0.3 * torch.randn(VOCABULARY, width))
         self.mixtures = nn.ModuleList(
-            mixture_class(width, 2 * width, experts, BEST, width**-0.5) for _ in range(setting.layers)
+            mixture_class(width, 2 * width, experts, EXPERTS_PER_TOKEN, width**-0.5) for _ in range(setting.layers)
         )
         self.double()
         for mixture in self.mixtures if axis else ():

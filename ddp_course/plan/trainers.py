@@ -118,7 +118,7 @@ class ParallelDDP(Trainer):
             "--precision": "float32 --param-dtype bfloat16" if job.precision == "bf16" else "float32",
             "--activation-checkpointing": layout.recompute,
             "--experts": self.experts(model) if model.expert_parameters else None,
-            "--best": model.experts_per_token if model.expert_parameters else None,
+            "--experts-per-token": model.experts_per_token if model.expert_parameters else None,
         }
         flags |= {f"--{axis}": size for axis, size in zip(AXES, layout.axes, strict=True) if size > 1}
         return list(wrapped(["torchrun", *launch, "ddp_course/parallel_ddp.py", *words(flags)]))

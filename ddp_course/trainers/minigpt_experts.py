@@ -13,11 +13,11 @@ from ddp_course.models.minigpt import AttentionKind, Block, MiniGPT, MiniGPTConf
 class MixtureBlock(nn.Module):
     """A block of MiniGPT with a mixture of `experts` in place of the MLP, each expert of the MLP's size."""
 
-    def __init__(self, block: Block, layers: int, experts: int, best: int) -> None:
+    def __init__(self, block: Block, layers: int, experts: int, experts_per_token: int) -> None:
         super().__init__()
         self.dropout, self.mlp_norm = block.dropout, block.mlp_norm
         self.attention_norm, self.attention = block.attention_norm, block.attention
-        self.mixture = Mixture(block.expand.in_features, block.expand.out_features, experts, best)
+        self.mixture = Mixture(block.expand.in_features, block.expand.out_features, experts, experts_per_token)
         nn.init.normal_(self.mixture.experts.down, std=0.02 / (2 * layers) ** 0.5)  # as for MiniGPT's projections
 
     def forward(self, x: Tensor) -> Tensor:
@@ -28,9 +28,13 @@ class MixtureBlock(nn.Module):
 class MixtureGPT(MiniGPT):
     """MiniGPT with mixtures of experts. Call `shard_over` before forward, which is collective over the axis."""
 
-    def __init__(self, config: MiniGPTConfig, experts: int, best: int, attention: AttentionKind = "fused") -> None:
+    def __init__(
+        self, config: MiniGPTConfig, experts: int, experts_per_token: int, attention: AttentionKind = "fused"
+    ) -> None:
         super().__init__(config, attention)
-        self.blocks = nn.ModuleList(MixtureBlock(block, config.layers, experts, best) for block in self.blocks)
+        self.blocks = nn.ModuleList(
+            MixtureBlock(block, config.layers, experts, experts_per_token) for block in self.blocks
+        )
 
     @property
     def mixtures(self) -> list[Mixture]:
@@ -50,14 +54,14 @@ class MixtureGPT(MiniGPT):
         return balance_loss(self.mixtures, choices, tokens)
 
 
-def make_model(config: MiniGPTConfig, experts: int | None, best: int, attention: AttentionKind) -> MiniGPT:
+def make_model(config: MiniGPTConfig, experts: int | None, experts_per_token: int, attention: AttentionKind) -> MiniGPT:
     """A MixtureGPT, or a MiniGPT if there are no experts."""
-    return MixtureGPT(config, experts, best, attention) if experts else MiniGPT(config, attention)
+    return MixtureGPT(config, experts, experts_per_token, attention) if experts else MiniGPT(config, attention)
 
 
-def flops_per_token(config: MiniGPTConfig, experts: int | None, best: int) -> int:
-    """`minigpt.flops_per_token` for the model of `make_model`: a token passes the router and its `best` experts."""
-    added = (best - 1) * 8 * config.width**2 + experts * config.width if experts else 0
+def flops_per_token(config: MiniGPTConfig, experts: int | None, experts_per_token: int) -> int:
+    """`minigpt.flops_per_token` for the model of `make_model`: a token passes the router and its experts."""
+    added = (experts_per_token - 1) * 8 * config.width**2 + experts * config.width if experts else 0
     return minigpt.flops_per_token(config) + 6 * config.layers * added
 
 
