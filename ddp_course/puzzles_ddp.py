@@ -23,7 +23,6 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from ddp_course.checkpoint.distributed_state import DistributedState
 from ddp_course.checkpoint.run_directory import RunDirectory, open_run
 from ddp_course.checkpoint.training_state import TrainingState
 from ddp_course.data import sudoku
@@ -62,7 +61,6 @@ IDENTITY = (
     "boards_per_update",
     "precision",
     "seed",
-    "checkpoint",
 )  # what a resumed run may not change
 
 
@@ -84,8 +82,6 @@ class PuzzleConfig(RunSettings):
     precision: Literal["float32", "bfloat16", "float64"] = "float32"
     """The number format of matrix products and of looked-up rows; weights stay float32 (float64 for float64)."""
     checkpoint_every: NonNegativeInt = 100
-    checkpoint: Literal["plain", "distributed"] = "plain"
-    """plain: rank 0 writes each file. distributed: all ranks write the tensors, by torch.distributed.checkpoint."""
     run_name: str = ""
     """The name of the run; empty: a random name, the same on all ranks. Without --run-dir it names the folder."""
 
@@ -176,12 +172,9 @@ def train(config: PuzzleConfig) -> int:
     embedding_optimizer = SparseSignSGD(embedding, world, config.embedding_learning_rate, config.embedding_weight_decay)
 
     identity = {name: getattr(config, name) for name in IDENTITY} | {"boards": fingerprint(puzzles, held_out)}
-    if config.checkpoint == "distributed":  # sign-SGD has no state but its learning rate, which follows from the step
-        state = DistributedState(nn.ModuleDict({"model": model, "embedding": embedding}), optimizer, identity)
-    else:
-        optimizers = {"optimizer": optimizer, "embedding_optimizer": embedding_optimizer}
-        state = TrainingState({"model": model, "embedding": embedding} | optimizers, identity)
-    loop = TrainingLoop(run_directory, config, state)
+    optimizers = {"optimizer": optimizer, "embedding_optimizer": embedding_optimizer}
+    parts = {"model": model, "embedding": embedding} | optimizers
+    loop = TrainingLoop(run_directory, config, TrainingState(parts, identity))
     if not loop.begin(checkpoint, {}):
         return 0
 

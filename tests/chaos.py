@@ -33,7 +33,6 @@ from ddp_doctor.launch.supervise import RUN_VARIABLE, sweep, tagged
 from disturbance import copy_up_to, flip_a_bit
 from finetune_files import make_examples, make_opt
 from reward_runs import make_backbone, make_pairs
-from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from training_runs import CODE, ROOT, metrics, same
 
 from ddp_course.launcher.nodes import free_port
@@ -53,8 +52,6 @@ TRAINERS = {
     "grpo": "grpo_ddp.py --pretrained {home}/backbone --data {home}/code.py --prompts-per-update 2 --group-size 2 "
     "--new-tokens 4",
     "puzzles": "puzzles_ddp.py --puzzles 3 --held-out 2 --boards-per-puzzle 2 --boards-per-update 2",
-    "puzzles, tensors": "puzzles_ddp.py --puzzles 3 --held-out 2 --boards-per-puzzle 2 --boards-per-update 2 "
-    "--checkpoint distributed",
     "finetune": "finetune_ddp.py --model {home}/opt --data {home}/sft.jsonl --examples-per-update 4 "
     "--lora-layers q_proj",
 }
@@ -228,15 +225,9 @@ def difference(run_dir: Path, whole: Path) -> str:
 
 
 def last_state(run_dir: Path) -> dict:
-    """The last checkpoint without its settings, with the tensors of a distributed checkpoint."""
+    """The last checkpoint without its settings."""
     state = torch.load(run_dir / "checkpoints" / f"step_{STEPS:06d}" / "state.pt", weights_only=True)
-    state = {name: part for name, part in state.items() if name != "config"}  # it names the folder
-    tensors = run_dir / "tensors" / f"step_{STEPS:06d}"
-    if tensors.exists():
-        with tempfile.TemporaryDirectory() as folder:
-            dcp_to_torch_save(tensors, Path(folder) / "tensors.pt")
-            state["tensors"] = torch.load(Path(folder) / "tensors.pt", weights_only=True)
-    return state
+    return {name: part for name, part in state.items() if name != "config"}  # it names the folder
 
 
 def leaves(part: object, name: str = "") -> Iterator[tuple[str, object]]:

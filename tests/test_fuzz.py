@@ -26,6 +26,7 @@ from training_runs import CODE, ROOT, merged
 
 from ddp_course.base.errors import InputError
 from ddp_course.checkpoint import checkpoint
+from ddp_course.checkpoint.run_files import step_of
 from ddp_course.ladder_ddp import LadderConfig
 from ddp_course.training.command_line import parse
 from ddp_course.training.settings import bounds
@@ -49,8 +50,6 @@ SMALL = {
     "grpo": "--preset tiny --pretrained minigpt --data code.py --steps 2 --prompts-per-update 2 --group-size 2 "
     "--new-tokens 3 --validation-prompts 2",
     "puzzles": "--preset tiny --puzzles 3 --held-out 2 --boards-per-puzzle 2 --boards-per-update 2 --steps 2",
-    "puzzles-tensors": "--preset tiny --puzzles 3 --held-out 2 --boards-per-puzzle 2 --boards-per-update 2 --steps 2 "
-    "--checkpoint distributed",
     "parallel": f"--preset tiny --data code.py {SIZES} --steps 2 --validation-windows 2",
     "diloco": f"--preset tiny --data code.py {SIZES} --steps 2 --sync-every 1 --validation-windows 2",
     "experts": f"--preset tiny --data code.py {SIZES} --steps 2 --experts 2 --validation-windows 2",
@@ -58,7 +57,7 @@ SMALL = {
     "ladder": "--rungs plain --steps 1",
     "speedrun": "--preset tiny --data code.py --nproc 1 --run-dir speedrun",  # finished: it launches none
 }
-RUNS = ("minigpt", "reward", "grpo", "puzzles", "puzzles-tensors", "parallel", "diloco", "experts", "finetune")
+RUNS = ("minigpt", "reward", "grpo", "puzzles", "parallel", "diloco", "experts", "finetune")
 PRESETS = {name: importlib.import_module(f"ddp_course.{name}_ddp").PRESETS for name in warm.SCRIPTS if name != "ladder"}
 PRESETS |= {"ladder": {"": LadderConfig()}}
 FLAGS = {name: type(next(iter(presets.values()))) for name, presets in PRESETS.items()}
@@ -131,7 +130,7 @@ def draw_case(choose: random.Random) -> Case:
         damaged = choose.choice(["minigpt", script, script]), choose.randrange(2**32)
         if script in RUNS and choose.random() < 0.8:
             flags += ["--run-dir", script, "--resume", "auto", "--steps", choose.choice("23")]
-    own = [flag for flag in fields(FLAGS[script.partition("-")[0]]) if flag.name not in SLOW]
+    own = [flag for flag in fields(FLAGS[script]) if flag.name not in SLOW]
     for flag in choose.sample(own, choose.choice([0, 1, 1, 2])):
         form = "{name}={value}" if script in RUNS and choose.random() < 0.2 else "--{dashed}={value}"
         value = value_of(flag, choose)
@@ -172,7 +171,7 @@ def home(tmp_path_factory):
 
 
 def run(folder, case):
-    scripts, name = ROOT / "ddp_course", case.script.partition("-")[0]
+    scripts, name = ROOT / "ddp_course", case.script
     script = scripts / "speedrun" / "__main__.py" if name == "speedrun" else scripts / f"{name}_ddp.py"
     seconds = 30 if name == "finetune" else 2  # ranks import transformers at different speeds
     flags = [*case.flags, f"--timeout-seconds={seconds}"] if name != "speedrun" else case.flags
@@ -196,7 +195,7 @@ def damage(run_dir, number):
         state = torch.load(path, weights_only=True)
         change_inside(state, choose)
         shutil.rmtree(path.parent)
-        checkpoint.save(path.parent.parent.parent, checkpoint.checksums.step_of(path.parent), state)
+        checkpoint.save(path.parent.parent.parent, step_of(path.parent), state)
     elif how == "inside" and path.suffix == ".json":
         settings = json.loads(content)
         change_inside(settings, choose)
@@ -217,7 +216,7 @@ def change_inside(part, choose):
 
 def snapshot(folder, script):
     """{name: content} of the files that must not change: all but empty ones and those of a run of this script."""
-    own = "config.json", "metrics.jsonl", "latest", "samples.txt", "checkpoints", "tensors", "best"
+    own = "config.json", "metrics.jsonl", "latest", "samples.txt", "checkpoints", "best"
     files = (path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
     names = {path.relative_to(folder): path for path in files}
     return {

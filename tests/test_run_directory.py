@@ -13,7 +13,6 @@ from disturbance import contents
 from ddp_course.base.atomic_file import replacing
 from ddp_course.base.errors import InputError
 from ddp_course.checkpoint import checkpoint, run_files
-from ddp_course.checkpoint.distributed_state import _drop_tensors_without_checkpoint
 from ddp_course.checkpoint.run_directory import METRICS, open_run
 from ddp_course.distributed import process_group, torchrun
 from ddp_course.distributed.process_group import World
@@ -59,19 +58,6 @@ def test_a_resumed_run_names_its_latest_checkpoint(world, tmp_path):
     (tmp_path / "run" / "latest").write_text("step_000001\n")
     open_run(world, "run", "auto", "minigpt")
     assert (tmp_path / "run" / "latest").read_text() == "step_000002\n"
-
-
-def test_tensors_go_and_are_set_aside_with_their_checkpoint(world, tmp_path):
-    """Steps 3 and 4 are there; the run goes back to 3, and keeps one checkpoint from there on."""
-    for step in (3, 4):
-        checkpoint.save(tmp_path, step, {"step": step})
-        (tmp_path / "tensors" / f"step_00000{step}").mkdir(parents=True)
-    checkpoint.set_aside_later_than(tmp_path, 3)
-    assert {path.name for path in (tmp_path / "tensors").iterdir()} == {"step_000003", "set_aside_step_000004"}
-    (tmp_path / "tensors" / "step_000005").mkdir()
-    checkpoint.save(tmp_path, 5, {"step": 5}, keep=1)
-    _drop_tensors_without_checkpoint(tmp_path)
-    assert {path.name for path in (tmp_path / "tensors").iterdir()} == {"step_000005", "set_aside_step_000004"}
 
 
 def test_a_launcher_that_was_gone_before_training_began_is_noticed(monkeypatch):

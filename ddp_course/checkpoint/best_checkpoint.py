@@ -9,8 +9,8 @@ import math
 from pathlib import Path
 
 from ddp_course.base.json_file import parse
-from ddp_course.checkpoint import checkpoint, checksums
-from ddp_course.checkpoint.run_files import CHECKPOINTS, METRICS
+from ddp_course.checkpoint import checkpoint
+from ddp_course.checkpoint.run_files import CHECKPOINTS, METRICS, newest_first, step_of
 
 
 def name_best(run_dir: Path, key: str) -> float:
@@ -19,13 +19,13 @@ def name_best(run_dir: Path, key: str) -> float:
     Call it on one rank, after `RunDirectory.begin`. Returns the lowest value; inf if no whole checkpoint has one.
     """
     values = metric_by_step(run_dir, key)
-    steps = [path for path in checksums.newest_first(run_dir / CHECKPOINTS) if checksums.step_of(path) in values]
+    steps = [path for path in newest_first(run_dir / CHECKPOINTS) if step_of(path) in values]
     whole = [path for path in reversed(steps) if checkpoint.problem(path) is None]
     if not whole:
         return math.inf
-    best = min(whole, key=lambda path: values[checksums.step_of(path)])
+    best = min(whole, key=lambda path: values[step_of(path)])
     checkpoint.write_name(run_dir, checkpoint.BEST, best)
-    return values[checksums.step_of(best)]
+    return values[step_of(best)]
 
 
 def metric_by_step(run_dir: Path, key: str) -> dict[int, float]:

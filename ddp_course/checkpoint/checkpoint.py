@@ -1,8 +1,7 @@
 """Write and read checkpoints that are whole or absent, with checksums, and the random states of a run.
 
-A checkpoint is a folder `step_NNNNNN` with `state.pt` and a list of checksums: of `state.pt`, and of files in other
-folders that belong to it. It is written under a temporary name, flushed to the disk, and renamed: a crash at any byte
-leaves the previous checkpoint as the newest valid one.
+A checkpoint is a folder `step_NNNNNN` with `state.pt` and a file with its checksum. It is written under a temporary
+name, flushed to the disk, and renamed: a crash at any byte leaves the previous checkpoint as the newest valid one.
 The checksum is CRC-32, not a cryptographic hash: it has to find damage, not forgery, and costs a fraction of the time.
 Nothing here communicates. Rank 0 saves; the caller sends the result to the other ranks with `sync.from_rank_0`.
 """
@@ -22,20 +21,17 @@ import torch
 
 from ddp_course.base.atomic_file import flush_folder_to_disk, flush_to_disk, replacing
 from ddp_course.base.errors import InputError, type_and_text
-from ddp_course.checkpoint import checksums
-from ddp_course.checkpoint.run_files import CHECKPOINTS, CHECKSUM, STATE
+from ddp_course.checkpoint.run_files import CHECKPOINTS, CHECKSUM, STATE, newest_first, step_of
 
 LATEST = "latest"
 BEST = "best"  # see `best_checkpoint`
-TENSORS = "tensors"  # a folder next to checkpoints/, see `distributed_state`
+CHUNK = 2**20  # bytes read at a time
 
 
-def save(run_dir: Path, step: int, state: dict, keep: int = 0, companion: Path | None = None) -> Path:
+def save(run_dir: Path, step: int, state: dict, keep: int = 0) -> Path:
     """Write `state` (tensors, numbers, strings, lists, dicts) as `run_dir/checkpoints/step_NNNNNN`.
 
     keep: the number of newest checkpoints that stay, besides the one that the file `best` names; 0 keeps all.
-    companion: a list of checksums (see `checksums`) of files in other folders that belong to the checkpoint, which is
-    whole only as long as they are.
     Returns the checkpoint's path. A valid checkpoint of the same step is not written again. Raises InputError when the
     disk is full or the folder cannot be written; nothing half-written remains.
     """
@@ -54,16 +50,14 @@ def save(run_dir: Path, step: int, state: dict, keep: int = 0, companion: Path |
                 torch.save(state, writer)
             flush_to_disk(file)
         with open(temporary / CHECKSUM, "w") as file:
-            if companion:
-                file.write(checksums.line(checksums.of_file(companion), os.path.relpath(companion, final)))
-            file.write(checksums.line(writer.checksum, STATE))  # last: a list cut short has no line for it
+            file.write(f"{writer.checksum:08x}  {STATE}\n")
             flush_to_disk(file)
         shutil.rmtree(final, ignore_errors=True)  # only ever a damaged one: a valid one returned above
         os.rename(temporary, final)
         flush_folder_to_disk(folder)
         write_name(run_dir, LATEST, final)
         abandoned = folder.glob(".step_*.tmp")  # by saves that were killed
-        superseded = checksums.newest_first(folder)[keep:] if keep > 0 else []
+        superseded = newest_first(folder)[keep:] if keep > 0 else []
         best = read_name(run_dir, BEST)
         for old in (*abandoned, *superseded):
             if old != best:
@@ -78,11 +72,9 @@ def save(run_dir: Path, step: int, state: dict, keep: int = 0, companion: Path |
 def load(checkpoint: Path, action: str = "resume from") -> dict:
     """Read a checkpoint onto the CPU. Raises InputError if it is missing, damaged, or no dict of tensors and numbers.
 
-    Does not verify the files in other folders.
-
     action: what the error message says cannot be done with the checkpoint.
     """
-    damage = problem(checkpoint, companion=False)
+    damage = problem(checkpoint)
     if damage:
         raise InputError(f"cannot {action} {checkpoint}: {damage}")
     try:
@@ -123,14 +115,33 @@ def description(state: dict) -> str:
     return f"one of {script}" if isinstance(script, str) else f"one with {', '.join(sorted(state)[:8]) or 'nothing'}"
 
 
-def problem(checkpoint: Path, companion: bool = True) -> str | None:
-    """Why `checkpoint` cannot be used, in a few words; None if it is whole.
-
-    companion: whether to verify the files in other folders that belong to it, each of which is read in full.
-    """
+def problem(checkpoint: Path) -> str | None:
+    """Why `checkpoint` cannot be used, in a few words; None if it is whole. Reads `state.pt` in full."""
     if not os.path.isdir(checkpoint):
         return "there is no such checkpoint folder"
-    return checksums.problem(checkpoint / CHECKSUM, STATE, elsewhere=companion)
+    name = CHECKSUM
+    try:
+        expected, _, named = (checkpoint / CHECKSUM).read_text(encoding="utf-8").partition("  ")
+        if named.removesuffix("\n") != STATE:
+            return f"{CHECKSUM} does not list {STATE}: it is truncated or damaged"
+        name, file = STATE, checkpoint / STATE
+        if f"{_checksum_of(file):08x}" != expected:
+            return f"{STATE} ({file.stat().st_size} bytes) does not match its checksum: it is truncated or damaged"
+    except FileNotFoundError:
+        return f"{name} is missing"
+    except UnicodeDecodeError:
+        return f"{CHECKSUM} is not text: it is damaged"
+    except OSError as error:
+        return f"{name} cannot be read ({error.strerror})"
+    return None
+
+
+def _checksum_of(file: Path) -> int:
+    checksum = 0
+    with open(file, "rb") as opened:
+        while data := opened.read(CHUNK):
+            checksum = zlib.crc32(data, checksum)
+    return checksum
 
 
 def newest_valid(run_dir: Path) -> Path | None:
@@ -139,7 +150,15 @@ def newest_valid(run_dir: Path) -> Path | None:
     Prints a line for each damaged one that is passed over. Raises InputError if there are checkpoints but none is
     whole: a fresh start would then overwrite the run silently.
     """
-    return checksums.newest_whole(run_dir / CHECKPOINTS, problem)
+    steps = newest_first(run_dir / CHECKPOINTS)
+    for path in steps:
+        damage = problem(path)
+        if damage is None:
+            return path
+        print(f"passing over {path}: {damage}", flush=True)
+    if steps:
+        raise InputError(f"none of the {len(steps)} checkpoints in {run_dir / CHECKPOINTS} is whole")
+    return None
 
 
 def write_name(run_dir: Path, title: str, checkpoint: Path) -> None:
@@ -180,16 +199,13 @@ def free_name(path: Path) -> Path:
 
 
 def set_aside_later_than(run_dir: Path, step: int) -> None:
-    """Rename the checkpoints after `step`, and their tensors: they do not belong to a run that resumes from `step`.
+    """Rename the checkpoints after `step`: they do not belong to a run that resumes from `step`.
 
     Under their names they would be found as the newest, and counted among those to keep. Nothing is deleted.
     """
-    for path in checksums.newest_first(run_dir / CHECKPOINTS):
-        if checksums.step_of(path) > step:
-            aside = free_name(path)
-            path.rename(aside)
-            if (run_dir / TENSORS / path.name).exists():
-                (run_dir / TENSORS / path.name).rename(run_dir / TENSORS / aside.name)
+    for path in newest_first(run_dir / CHECKPOINTS):
+        if step_of(path) > step:
+            path.rename(free_name(path))
 
 
 def random_state(device: torch.device) -> dict:

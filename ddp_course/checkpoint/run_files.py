@@ -7,7 +7,6 @@ from pathlib import Path
 from ddp_course.base.atomic_file import is_left_by_a_kill
 from ddp_course.base.errors import InputError
 from ddp_course.base.json_file import read_object
-from ddp_course.checkpoint import checksums
 
 CONFIG, METRICS, CHECKPOINTS, SPEEDRUN = "config.json", "metrics.jsonl", "checkpoints", "speedrun.json"
 STATE, CHECKSUM = "state.pt", "state.pt.crc32"  # in a folder step_NNNNNN of CHECKPOINTS
@@ -69,10 +68,27 @@ def is_run(path: Path) -> bool:
 def has_checkpoints(path: Path) -> bool:
     """Whether the folder has a checkpoint, whole or not."""
     try:
-        steps = checksums.newest_first(path / CHECKPOINTS)
+        steps = newest_first(path / CHECKPOINTS)
     except InputError:
         return False
     return any(os.path.isfile(step / name) for step in steps for name in (STATE, CHECKSUM))
+
+
+def newest_first(folder: Path) -> list[Path]:
+    """The folders step_N in `folder`, the highest step first; [] if there is no such folder."""
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read the folder {str(folder)!r}: {getattr(error, 'strerror', error)}") from None
+    steps = [folder / name for name in names if name.startswith("step_") and name[5:].isdecimal()]
+    return sorted(steps, key=step_of, reverse=True)
+
+
+def step_of(path: Path) -> int:
+    """The step of a folder step_N."""
+    return int(path.name.removeprefix("step_"))
 
 
 def settings_of(path: Path, name: str = CONFIG) -> dict:

@@ -33,19 +33,10 @@ class TrainingState:
     parts: Mapping[str, Part]
     identity: Mapping[str, object]
 
-    def save(
-        self,
-        world: World,
-        run_dir: Path,
-        step: int,
-        config: Mapping[str, object],
-        keep: int,
-        companion: Path | None = None,
-    ) -> None:
+    def save(self, world: World, run_dir: Path, step: int, config: Mapping[str, object], keep: int) -> None:
         """Save after `step` optimizer steps (collective). Rank 0 writes. Every rank raises InputError if that fails or
         if a weight is not finite.
 
-        companion: the checksums of other files that belong to the checkpoint, as in `checkpoint.save`.
         The step is the position in the data as well: the batch of a step is a function of the seed and the step.
         """
         part_states = {name: part.state_dict() for name, part in self.parts.items()}
@@ -57,7 +48,7 @@ class TrainingState:
             **part_states,
             "random_states": gather_objects(checkpoint.random_state(world.device)),
         }
-        from_rank_0(world, lambda: checkpoint.save(run_dir, step, state, keep=keep, companion=companion))
+        from_rank_0(world, lambda: checkpoint.save(run_dir, step, state, keep=keep))
 
     def restore(self, world: World, path: Path) -> int:
         """Put back what `save` wrote, before the model is wrapped; returns the step.
@@ -69,10 +60,9 @@ class TrainingState:
         state = checkpoint.load(path)
         missing = {"step", "identity", "random_states", *self.parts} - state.keys()
         if missing:
-            parts = ", ".join(self.parts) or "tensors in another folder"
             raise InputError(
-                f"cannot resume from {path}: expected a checkpoint with {parts}, found {checkpoint.description(state)} "
-                f"(no {min(missing)!r})"
+                f"cannot resume from {path}: expected a checkpoint with {', '.join(self.parts)}, found "
+                f"{checkpoint.description(state)} (no {min(missing)!r})"
             )
         with checkpoint.content_errors(path, "this script"):
             for name, value in self.identity.items():

@@ -24,13 +24,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Protocol
 
 from torch import Tensor
 
 from ddp_course.checkpoint import checkpoint
 from ddp_course.checkpoint.run_directory import RunDirectory
-from ddp_course.distributed.process_group import World
+from ddp_course.checkpoint.training_state import TrainingState
 from ddp_course.distributed.sync import sum_over_ranks
 from ddp_course.training.progress import Progress
 from ddp_course.training.settings import RunSettings
@@ -39,21 +38,13 @@ from ddp_course.training.stop_request import StopRequest
 LONGEST_SILENCE = 2.0  # seconds within a step, after which the ranks ask each other whether one has to stop
 
 
-class State(Protocol):
-    """Saves and restores all that a checkpoint holds: a `TrainingState` or a `DistributedState`."""
-
-    def save(self, world: World, run_dir: Path, step: int, config: Mapping[str, object], keep: int) -> None: ...
-
-    def restore(self, world: World, path: Path) -> int: ...
-
-
 class TrainingLoop:
     """A run's loop. step: the optimizer steps done so far. progress: the reported numbers, once `steps` has begun."""
 
     progress: Progress
     _stop_request: StopRequest
 
-    def __init__(self, run_directory: RunDirectory, config: RunSettings, state: State) -> None:
+    def __init__(self, run_directory: RunDirectory, config: RunSettings, state: TrainingState) -> None:
         self.step = 0
         self._world, self._run_directory = run_directory.world, run_directory
         self._config, self._state = config, state
