@@ -227,9 +227,8 @@ def restore_random_state(state: dict, device: torch.device) -> None:
     torch.set_rng_state(state["torch"])
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
-    if "numpy" in state:  # not in checkpoints from before NumPy was seeded
-        words, *rest = state["numpy"]
-        np.random.set_state(("MT19937", words.numpy().astype(np.uint32), *rest))
+    words, *rest = state["numpy"]
+    np.random.set_state(("MT19937", words.numpy().astype(np.uint32), *rest))
     if "cuda" in state and device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda"], device)
 

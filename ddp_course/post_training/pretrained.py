@@ -50,11 +50,10 @@ def load_pretrained(path: str | Path) -> Pretrained:
     path = newest_checkpoint(path)
     state = checkpoint.load(path, "read a model from")
     with checkpoint.content_errors(path, "minigpt_ddp", "read a model from"):
-        names = {"layers", "heads", "width", "context", "tokenizer_state"}
-        config = config_of(state, path, "minigpt_ddp or grpo_ddp", "model", names)
+        names = {"context", "layers", "heads", "kv_heads", "width"}
+        config = config_of(state, path, "minigpt_ddp or grpo_ddp", "model", names | {"tokenizer_state"})
         model_tokenizer = tokenizer.from_state(config["tokenizer_state"])
-        sizes = {name: config[name] for name in ("context", "layers", "heads", "width")}
-        sizes["kv_heads"] = config.get("kv_heads")  # not in checkpoints from before it was a setting
+        sizes = {name: config[name] for name in names}
         model = MiniGPT(MiniGPTConfig(vocab_size=model_tokenizer.vocab_size, **sizes))
         model.load_state_dict(state["model"])
         return Pretrained(model.eval(), model_tokenizer, path)

@@ -113,7 +113,7 @@ def _choose(
     if precision == "auto" and resumed_precision in ("float32", "bfloat16", "float16"):
         attention = choose_attention(resumed_precision, world.device, context)
         if world.device.type == "cpu" and "attention" in resumed_settings:
-            attention = "fused" if resumed_settings["attention"] == "fused" else "math"  # "plain" in earlier settings
+            attention = "fused" if resumed_settings["attention"] == "fused" else "math"
         return Arithmetic(resumed_precision, attention)
     if precision == "auto" and world.device.type == "cuda":
         precision = "bfloat16" if has_bfloat16(world.device) else "float16"
