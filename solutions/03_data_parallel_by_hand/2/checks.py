@@ -53,7 +53,7 @@ def no_two_parameters_are_mixed(case, rank, result):
                 )
 
 
-@check("a parameter that nobody used, or that is frozen, keeps None", REPAIRS)
+@check("a parameter that no rank used, or that is frozen, keeps None", REPAIRS)
 def unused_parameters_keep_none(case, rank, result):
     for name, values in result["after"].items():
         expect(

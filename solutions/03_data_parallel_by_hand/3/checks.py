@@ -110,7 +110,7 @@ def silent_under_no_sync(case, rank, result):
     )
 
 
-@check(lambda counts: f"{counts[-1]} messages a step for {LAYERS} gradients; {MESSAGES} were allowed", [BUDGET])
+@check(lambda counts: f"{counts[-1]} messages per step for {LAYERS} gradients; {MESSAGES} were allowed", [BUDGET])
 def few_messages(case, rank, result):
     count = len(result["messages"])
     expect(
@@ -154,7 +154,7 @@ def bytes_of_an_all_reduce(case, rank, result):
 
 @check(
     lambda left: (
-        f"the first message leaves with {left[-1]} of {LAYERS} gradients still to be made, and nobody waits for it "
+        f"the first message leaves with {left[-1]} of {LAYERS} gradients still to be made, and no rank waits for it "
         "there"
     ),
     [OVERLAP],

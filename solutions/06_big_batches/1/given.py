@@ -1,4 +1,4 @@
-"""Accumulate micro-batches on every rank; the ranks are to talk once a step."""
+"""Accumulate micro-batches on every rank; the ranks are to communicate once per step."""
 
 import os
 from datetime import timedelta

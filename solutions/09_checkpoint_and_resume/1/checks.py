@@ -46,7 +46,7 @@ def job(world, *names):
 JOBS = [job(2, "own", *RIGHT, *BROKEN), job(3, "own", "step_names", "every_rank", "of_the_last_rank")]
 
 
-@check("rank 0 writes, and nobody else", scenarios=[OWN], begin="{ranks}: ")
+@check("only rank 0 writes", scenarios=[OWN], begin="{ranks}: ")
 def only_rank_0_writes(case):
     writers = [rank for rank, result in enumerate(case.results) if result["own"]["wrote"]]
     who = " and ".join(f"rank {rank}" for rank in writers) or "no rank"

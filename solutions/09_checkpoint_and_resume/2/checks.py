@@ -35,7 +35,7 @@ JOBS = [
 STATES = {"weights": "the weights", "optimizer": "the optimizer's state", "random": "the random state"}
 
 
-@check("rank 0 writes the weights, and nobody else", [WHILE_SAVING])
+@check("only rank 0 writes the weights", [WHILE_SAVING])
 def only_rank_0_writes_the_weights(records):
     expect(
         records[0].ranks[1].exit_code != -signal.SIGXFSZ,
@@ -45,7 +45,7 @@ def only_rank_0_writes_the_weights(records):
     )
 
 
-@check("started again after step 10, both ranks go on with the very losses of a run without a stop")
+@check("started again after step 10, both ranks have the same losses as a run without a stop")
 def a_stopped_run_resumes_bit_for_bit(records):
     expect_bit_exact_resume(records, {RESUMED: 10}, "what `load` returns, and in which order it goes through the files")
     for rank, loads in enumerate(reports(records)[LARGE_NUMBERS.scenario]):

@@ -84,7 +84,7 @@ def the_ranks_stop_after_the_same_step(case, rank, result):
     )
 
 
-@check("they use one learning rate, that of rank 0's clock, to the last digit", REPAIRED)
+@check("they use one learning rate, that of rank 0's clock, to twelve digits", REPAIRED)
 def the_learning_rate_is_one(case, rank, result):
     _, clocks, limit = case.args[0]
     start, pace = clocks[rank]
@@ -132,7 +132,7 @@ def the_replicas_are_one_process(case, rank, result):
     )
 
 
-@check(f"{DETECTOR} finds where ranks part, in {len(MADE_UP)} cases on 2 and 3 ranks", DETECT)
+@check(f"{DETECTOR} finds where ranks diverge, in {len(MADE_UP)} cases on 2 and 3 ranks", DETECT)
 def the_detector_names_the_step(case, rank, result):
     by_rank = MADE_UP[case.scenario][: case.world]
     right = first_difference(by_rank)

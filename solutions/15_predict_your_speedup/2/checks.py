@@ -109,7 +109,7 @@ def all_ranks_agree(case):
 
 
 @check(
-    lambda gained: f"{min(gained):.0%} to {max(gained):.0%} faster than the default on {len(CABLES)} cables",
+    lambda gained: f"{min(gained):.0%} to {max(gained):.0%} shorter than with the default in {len(CABLES)} cases",
     begin="{scenario}: ",
 )
 def a_tenth_faster_than_the_default(case):
