@@ -75,7 +75,7 @@ def train(options, rank, world_size, local_rank, device):
         raise SystemExit(wrong if rank == 0 else 1)
     if local_rank == 0:  # one process per machine writes the token file; the others read it when it is whole
         prepare(*DATA)
-    dist.barrier(dist.new_group(timeout=timedelta(hours=2)))  # the first time takes longer than a step ever should
+    dist.barrier(dist.new_group(timeout=timedelta(hours=2)))  # writing it may take longer than the group's timeout
     tokens = open_tokens(prepare(*DATA))
     torch.manual_seed(options.seed)
     model = MiniGPT(MiniGPTConfig(vocab_size=256, context=options.context, layers=2, heads=4, width=128)).to(device)
