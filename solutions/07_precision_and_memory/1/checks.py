@@ -84,7 +84,7 @@ def every_step_is_that_of_one_process(case, rank, result):
         if step.skipped:
             return
         distance, right_distance = math.dist(weights, step.start), math.dist(step.weights, step.start)
-        look_at = "which gradient is compared with the limit: that of this rank, or the averaged one?"
+        look_at = "which norm is compared with the limit: that over all weights together, of the averaged gradient?"
         if momentum(case) and step_number > 1:
             look_at = "what the optimizer adds to the gradient that it is given, and which line moves the weights"
         elif distance < right_distance / 1000:
@@ -103,7 +103,7 @@ def the_norm_is_that_of_the_mean_gradient(case, rank, result):
         if step.skipped:
             return
         expect(
-            is_close(norm, step.norm, rel_tol=1e-6),
+            is_close(number(norm), step.norm, rel_tol=1e-6),
             f"in step {step_number} train_step returned {number(norm)!r} on rank {rank}; the norm of the averaged "
             f"gradient is {step.norm:.6g}",
             "the norm that is returned: of which gradient is it, and before or after it is clipped?",

@@ -116,10 +116,8 @@ ANSWERS = (
     """),
     RightAnswer(
         "flat_and_by_hand",
-        "one message for all gradients, scale and clip by hand; a detector that compares with its own training step",
+        "one message for all gradients, scale and clip by hand; the norm is a tensor; a detector with a training step of its own",
         text="""
-        import math
-
         import torch
         import torch.distributed as dist
 
@@ -130,8 +128,8 @@ ANSWERS = (
             flat = torch.cat([weight.grad.flatten() for weight in weights])
             dist.all_reduce(flat)
             flat = flat / dist.get_world_size() / 1024.0
-            norm = flat.norm().item()
-            if not math.isfinite(norm):
+            norm = flat.norm()
+            if not norm.isfinite():
                 return norm
             pieces = (flat * min(1.0, limit / (norm + 1e-12))).split([weight.numel() for weight in weights])
             for weight, piece in zip(weights, pieces, strict=True):

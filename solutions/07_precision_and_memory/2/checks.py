@@ -1,4 +1,7 @@
-"""07.2: all ranks skip together, or the replicas diverge; and a function that finds the step at which they do."""
+"""07.2: all ranks skip together, or the replicas diverge; and a function that finds the step at which they do.
+
+Steps count from 0, as in the history that `train` returns.
+"""
 
 import math
 from dataclasses import dataclass
@@ -48,17 +51,17 @@ TRAIN = [
         loads=LOADS,
         calls=(
             call(2, 1024.0, "no overflow"),
-            call(2, 1024.0, "rank 1 overflows in step 3", overflow={(1, 2)}),
-            call(2, 1024.0, "rank 0 overflows in step 2", overflow={(0, 1)}),
-            call(2, 4096.0, "rank 1's gradient overflows in step 2, its loss does not", gradient_overflow={(1, 1)}),
-            call(2, 1024.0, "both overflow in step 4, rank 0 in step 2 too", overflow={(0, 1), (0, 3), (1, 3)}),
+            call(2, 1024.0, "rank 1 overflows in step 2", overflow={(1, 2)}),
+            call(2, 1024.0, "rank 0 overflows in step 1", overflow={(0, 1)}),
+            call(2, 4096.0, "rank 1's gradient overflows in step 1, its loss does not", gradient_overflow={(1, 1)}),
+            call(2, 1024.0, "both overflow in step 3, rank 0 in step 1 too", overflow={(0, 1), (0, 3), (1, 3)}),
         ),
     ),
     Job(
         3,
         function=FUNCTION,
         loads=LOADS,
-        calls=(call(3, 1.0, "a scale of 1, and rank 2 overflows in step 1", overflow={(2, 0)}),),
+        calls=(call(3, 1.0, "a scale of 1, and rank 2 overflows in step 0", overflow={(2, 0)}),),
     ),
 ]
 # Entries of made-up histories: [weights, scale].
@@ -71,18 +74,18 @@ LOOPS = {  # a train, and the step at which the replicas diverge
     BROKEN_TRAIN: (given_script.train, 2),
     "a loop without the if": (Loop(), None),
     "ranks with other scales from the start": (Loop((1024.0, 512.0, 1024.0)), 0),
-    "the weights diverge in step 2": (Recorded([[A, B, C], [A, C, C], [A, B, C]]), 1),
-    "only the scale diverges, in step 3": (Recorded([[A, B, D], [A, B, C], [A, B, D]]), 2),
+    "the weights diverge in step 1": (Recorded([[A, B, C], [A, C, C], [A, B, C]]), 1),
+    "only the scale diverges, in step 2": (Recorded([[A, B, D], [A, B, C], [A, B, D]]), 2),
     "equal to the end": (Recorded([[A, B, C, D]] * 3), None),
-    "NaN on all ranks from step 2 on": (Recorded([[A, NANS, NANS]] * 3), None),
-    "unequal by the last bit in step 2": (Recorded([[A, B, C], [A, NEARLY_B, C], [A, B, C]]), 1),
+    "NaN on all ranks from step 1 on": (Recorded([[A, NANS, NANS]] * 3), None),
+    "unequal by the last bit in step 1": (Recorded([[A, B, C], [A, NEARLY_B, C], [A, B, C]]), 1),
     "rank 1 left after two steps": (Recorded([[A, B, C], [A, B], [A, B, C]]), 2),
-    "rank 2 of three diverges in step 1": (Recorded([[A, B], [A, B], [B, B]]), 0),
+    "rank 2 of three diverges in step 0": (Recorded([[A, B], [A, B], [B, B]]), 0),
     "unequal twice: the first step counts": (Recorded([[A, B, C, C], [A, C, C, D], [A, B, C, C]]), 1),
     "rank 0 left after two steps": (Recorded([[A, B], [A, B, C], [A, B, C]]), 2),
-    "0.0 on two ranks and -0.0 on one, in step 2": (Recorded([[A, PLUS, B], [A, PLUS, B], [A, MINUS, B]]), 1),
+    "0.0 on two ranks and -0.0 on one, in step 1": (Recorded([[A, PLUS, B], [A, PLUS, B], [A, MINUS, B]]), 1),
 }
-# Rank 1 overflows in step 2, counted from 0: there the replicas of the broken script diverge.
+# Rank 1 overflows in step 2: there the replicas of the broken script diverge.
 ARGUMENTS = call(3, 1024.0, "", overflow={(1, 2)}).args
 DETECT = Job(
     3,
@@ -100,13 +103,13 @@ def an_overflow_moves_no_rank(case):
     for step, rank, (weights, _), right in steps(case):
         expect(
             all(map(math.isfinite, weights)),
-            f"after step {step + 1} the weights on rank {rank} are {weights}",
+            f"after step {step} the weights on rank {rank} are {weights}",
             "when a rank looks for inf, are the gradients averaged already?",
         )
         old = case.results[rank][step - 1][0] if step else [0.0, 0.0]
         expect(
             not right.skipped or weights == old,
-            f"in step {step + 1} the weights on rank {rank} went from {old} to {weights}; a step with an overflow is "
+            f"in step {step} the weights on rank {rank} went from {old} to {weights}; a step with an overflow is "
             "no step",
             "does the optimizer step along a gradient in which an inf was replaced, or left out?",
         )
@@ -118,7 +121,7 @@ def the_ranks_stay_equal(case):
         for name, value, value_on_rank_0 in zip(("weights", "scale"), entry, case.results[0][step], strict=True):
             expect(
                 value == value_on_rank_0,
-                f"after step {step + 1} the {name} on rank {rank}: {value}, on rank 0: {value_on_rank_0}",
+                f"after step {step} the {name} on rank {rank}: {value}, on rank 0: {value_on_rank_0}",
                 "which line runs on one rank and not on another, and what does it depend on?",
             )
 
@@ -130,7 +133,7 @@ def a_skipped_step_halves_the_scale(case):
         what = "was skipped" if right.skipped else "had no overflow"
         expect(
             scale == right.scale,
-            f"step {step + 1} {what}, and the scale on rank {rank} went from {old:g} to {scale:g}; it should be "
+            f"step {step} {what}, and the scale on rank {rank} went from {old:g} to {scale:g}; it should be "
             f"{right.scale:g}",
             "scaler.update() adapts the scale: which ranks call it after a skipped step?",
         )
@@ -141,7 +144,7 @@ def the_other_steps_are_right(case):
     for step, rank, (weights, _), right in steps(case):
         expect(
             math.dist(weights, right.weights) <= CLOSE * max(1e-2, math.hypot(*right.weights)),
-            f"after step {step + 1} the weights on rank {rank} are {rounded(weights)}; one process with the global "
+            f"after step {step} the weights on rank {rank} are {rounded(weights)}; one process with the global "
             f"batch has {rounded(right.weights)}",
             "what the gradient is divided by before the step",
         )
@@ -217,4 +220,4 @@ def where_to_look(step, right):
         return "NaN is not equal to itself, but its bits are"
     if step is None:
         return "do you compare both weights and the scale, to the last bit, on all ranks, up to the longest history?"
-    return "steps count from 0, the first difference counts, and a history that ends early differs where it ends"
+    return "do you compare both weights and the scale, count the steps from 0, and return the first that differs?"

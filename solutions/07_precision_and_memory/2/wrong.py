@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "agrees_about_the_loss", "all ranks agree whether a loss overflowed, and the scaled gradient is not looked at",
-        check="an_overflow_moves_no_rank", says="gradient overflows in step 2, its loss does not", edit="""
+        check="an_overflow_moves_no_rank", says="gradient overflows in step 1, its loss does not", edit="""
         -        scaler.scale(loss).backward()
         -        average_gradient(weight)
         -        scaler.step(optimizer)  # skips on every rank if the averaged gradient is not finite
@@ -22,7 +22,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "detector_close_is_equal", "the detector takes nearly equal for equal",
-        check="the_detector_finds_the_step", says="unequal by the last bit in step 2", on="inf_found_by_hand",
+        check="the_detector_finds_the_step", says="unequal by the last bit in step 1", on="inf_found_by_hand",
         edit="""
         -        weight.grad /= scaler.get_scale()
         -        if weight.grad.isfinite().all():
@@ -77,7 +77,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "no_unscale", "steps without the scaler, so that the gradient stays multiplied",
-        check="a_skipped_step_halves_the_scale", says="step 2 had no overflow", on="inf_found_by_hand", edit="""
+        check="a_skipped_step_halves_the_scale", says="step 1 had no overflow", on="inf_found_by_hand", edit="""
         -        weight.grad /= scaler.get_scale()
     """),
     WrongAnswer(
@@ -92,7 +92,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "unrepaired", "each rank looks at its own loss",
-        check="the_ranks_stay_equal", says="after step 3 the scale on rank 1: 1024.0, on rank 0: 512.0",
+        check="the_ranks_stay_equal", says="after step 2 the scale on rank 1: 1024.0, on rank 0: 512.0",
         on="replaces_inf",
         edit="""
         -        weight.grad.nan_to_num_(0.0, 0.0, 0.0)
