@@ -278,26 +278,25 @@ class Detector:
         return broken_versions_are_caught
 
     def _expect_verdict(self, right, case, but, look_at):
-        if case.results[0] is not right:
+        if number(case.results[0]) is not right:
             reason, look = (text(case.scenario) if callable(text) else text for text in (but, look_at))
             raise Wrong(f"{self.name} returned {not right}{reason}", look)
 
 
 def expect_one_verdict(case: Case, detector: str, look_at: str) -> None:
-    """Raise Wrong unless `detector` returned True or False in this case, the same on every rank.
+    """Raise Wrong unless `detector` returned True or False in this case, the same on every rank; also as a tensor.
 
     look_at: where to look if the ranks returned different values.
     """
-    for rank, result in enumerate(case.results):
+    verdicts = [number(result) for result in case.results]
+    for rank, verdict in enumerate(verdicts):
         expect(
-            isinstance(result, bool),
-            f"{detector} returned {result!r} on rank {rank}; it should be True or False",
-            "the line that returns; a tensor of one truth value has .item()",
+            isinstance(verdict, bool),
+            f"{detector} returned {verdict!r} on rank {rank}; it should be True or False",
+            "the line that returns",
         )
         expect(
-            result == case.results[0],
-            f"{detector} returned {result} on rank {rank} and {case.results[0]} on rank 0",
-            look_at,
+            verdict == verdicts[0], f"{detector} returned {verdict} on rank {rank} and {verdicts[0]} on rank 0", look_at
         )
 
 

@@ -88,7 +88,7 @@ def test_checks_run_in_the_order_in_which_they_are_defined():
 
 
 def test_a_detector_must_pass_right_versions_and_catch_broken_ones():
-    true, false = record("right", (True, True)), record("broken", (False, False))
+    true, false = record("right", (True, torch.tensor(True))), record("broken", (torch.tensor(False), False))
     detector = Detector("is_right", {"right"}, {"broken"}, [true.job, false.job])
     checks = detector.passes(", why", "there", "passes"), detector.catches("", str.upper, "caught")
     assert [each([true, false]) for each in checks] == ["passes", "caught"]

@@ -65,9 +65,10 @@ def the_forecast_comes_true(records):
             f"{FORECAST} says {predicted!r} of '{name}'; possible are {', '.join(OUTCOMES)}",
             "the six names",
         )
+        event = "the suggested line" if "seed" in name else "20 steps"
         expect(
             predicted == outcome,
-            f"'{name}': you said {predicted!r}; the gap was {before:.3g} at first and {after:.3g} after 20 steps",
+            f"'{name}': you said {predicted!r}; the gap was {before:.3g} at first and {after:.3g} after {event}",
             "call your own largest_gaps before and after the line that you trust, in a script with two ranks",
         )
     return measured["parameters, averaged by hand"][1]

@@ -1,6 +1,6 @@
 """04.2: a barrier in the clean-up holds back the traceback of a crash; a detector that sees it, and a clean run."""
 
-from ddp_course.grader.vocabulary import by_pattern, check, driver_job, expect
+from ddp_course.grader.vocabulary import by_pattern, check, driver_job, expect, number
 
 from .driver import MESSAGE, TIMEOUT, VERSIONS
 
@@ -63,7 +63,9 @@ def the_crash_comes_out(case):
     expect(
         raised == [crash, MESSAGE],
         f"{raised[0]} came out of {REPAIRED} on rank {crashing_rank}{delay}, not the {crash} that train had raised",
-        "what in the clean-up can fail, or wait, while another rank is still in train",
+        "what in the clean-up can fail, or wait, while another rank is still in train"
+        if delay
+        else "the lines that the exception passes on its way out of train: which of them raises another one?",
     )
     expect(
         result["same_exception"],
@@ -102,21 +104,22 @@ def the_other_ranks_fail_too(case, rank, result):
     begin="given {scenario}, ",
 )
 def the_detector_tells_them_apart(case):
-    for rank, result in enumerate(case.results):
+    verdicts = [number(result) for result in case.results]
+    for rank, verdict in enumerate(verdicts):
         expect(
-            isinstance(result, bool),
-            f"{DETECTOR} returned {result!r} on rank {rank}; it should be True or False",
+            isinstance(verdict, bool),
+            f"{DETECTOR} returned {verdict!r} on rank {rank}; it should be True or False",
             "the line that returns, on every rank",
         )
     _, _, hides = VERSIONS[case.scenario]
     expect(
-        any(case.results) == hides,
+        any(verdicts) == hides,
         f"{DETECTOR} returned {'False on both ranks' if hides else 'True'}",
         where_to_look(case.scenario),
     )
     expect(
-        sum(case.results) <= 1,
-        f"{DETECTOR} returned True on {sum(case.results)} ranks; one rank crashes, and the others return False",
+        sum(verdicts) <= 1,
+        f"{DETECTOR} returned True on {sum(verdicts)} ranks; one rank crashes, and the others return False",
         "what your detector measures on a rank where your train raised nothing",
     )
 

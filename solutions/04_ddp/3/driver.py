@@ -81,17 +81,19 @@ def drive(function, what):
     """The report on assert_replicas_equal in the case `what`; or on train if `what` is a number of batches.
 
     local_losses, global_losses: of one process that trains on the global batches, for this rank's batch and for the
-    global batch, before each step. gaps: of the weights after train from those of that process.
+    global batch, before each step. gaps: of the weights after train from those of that process. The weights are held by
+    the names that they have before the call, because train may wrap a part of the model.
     """
     rank, world, model = dist.get_rank(), dist.get_world_size(), make_model()
     if isinstance(what, str):
         for change in CASES[what][0]:
             change(model, rank)
-        old = bits_of(model)
-        raised, new = raised_by(function, model), bits_of(model)
+        old = bits_of(model.named_parameters())
+        raised, new = raised_by(function, model), bits_of(model.named_parameters())
         return {"raised": raised, "changed": [name for name in old if new[name] != old[name]]}
-    one_process = copy.deepcopy(model)
+    one_process, weights = copy.deepcopy(model), dict(model.named_parameters())
     losses = function(model, batches(rank, what))
+    del model
     gc.collect()  # a DDP wrapper must not outlive the process group
     local_losses, global_losses = [], []
     for rank_batches in zip(*(batches(peer, what) for peer in range(world)), strict=True):
@@ -99,16 +101,16 @@ def drive(function, what):
         global_batch = [torch.cat(parts) for parts in zip(*rank_batches, strict=True)]
         global_losses += train_head(one_process, [global_batch])
     right = dict(one_process.named_parameters())
-    gaps = {name: largest_gap(parameter, right[name]) for name, parameter in model.named_parameters()}
+    gaps = {name: largest_gap(parameter, right[name]) for name, parameter in weights.items()}
     if isinstance(losses, (list, tuple)) or torch.is_tensor(losses) and losses.dim() == 1:
         losses = [float(loss) if torch.is_tensor(loss) and loss.numel() == 1 else loss for loss in losses]
-    report = {"gaps": gaps, "bits": bits_of(model), "losses": losses}
+    report = {"gaps": gaps, "bits": bits_of(weights.items()), "losses": losses}
     return report | {"local_losses": local_losses, "global_losses": global_losses}
 
 
-def bits_of(model):
+def bits_of(named_parameters):
     """{name of a parameter: a hash of its bits}"""
-    return {name: fingerprint([parameter]) for name, parameter in model.named_parameters()}
+    return {name: fingerprint([parameter]) for name, parameter in named_parameters}
 
 
 def raised_by(function, model):

@@ -169,7 +169,7 @@ ANSWERS = (
         +        assert not odd, f"{name} on ranks {odd} is not that of rank 0"
     """),
     RightAnswer(
-        "wraps_the_head", "wraps the head alone; the detector gathers whole tensors",
+        "wraps_the_head", "wraps the head inside the model; the detector gathers whole tensors",
         text="""
         import torch
         import torch.distributed as dist
@@ -187,13 +187,11 @@ ANSWERS = (
 
 
         def train(model, batches):
-            head = nn.parallel.DistributedDataParallel(model.head)
-            optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+            model.head = nn.parallel.DistributedDataParallel(model.head)
+            optimizer = torch.optim.SGD(model.head.parameters(), lr=0.1)
             losses = []
             for inputs, targets in batches:
-                with torch.no_grad():
-                    hidden = torch.tanh(model.backbone(inputs))
-                loss = nn.functional.mse_loss(head(hidden), targets)
+                loss = nn.functional.mse_loss(model(inputs), targets)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
