@@ -115,7 +115,7 @@ ANSWERS = (
     WrongAnswer(
         "unseeded", "shuffles without a seed, differently on each rank",
         check="each_sample_is_read_once",
-        says="readings are of samples that were read before", edit="""
+        says="different ones", look="out of the same order", edit="""
         -    random.Random(42 + 1000 * epoch).shuffle(order)  # the same on all ranks
         +    random.shuffle(order)  # the same on all ranks
     """),

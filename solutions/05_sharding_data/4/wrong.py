@@ -11,7 +11,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "drops_the_end", "leaves the last, short global batch out",
-        check="every_sample_is_read_once", says="were never read in an epoch", edit="""
+        check="every_sample_is_read_once", says="an epoch left out", edit="""
         -        starts = range(self.start, len(order), global_batch)
         +        starts = range(self.start, len(order) - global_batch + 1, global_batch)
     """),
