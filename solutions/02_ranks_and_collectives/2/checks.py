@@ -1,12 +1,13 @@
 """02.2: an evaluation that hangs, repaired; and a function that finds where the ranks' logs first differ."""
 
 import re
+from itertools import chain
 from pathlib import Path
 
 import torch
 
 from ddp_course.grader.harness.job import LogsOf
-from ddp_course.grader.vocabulary import Job, Wrong, cases, check, expect, function_job
+from ddp_course.grader.vocabulary import Job, Wrong, cases, check, expect, function_job, total_bytes
 
 from . import given as given_script
 
@@ -66,6 +67,13 @@ def the_mean_is_over_all_samples(records):
             raise Wrong(
                 f"with {world} ranks rank {rank} printed {text}{likeness}; the mean over all samples is {right:.6f}",
                 "what reaches rank 0 from the others, sums or means, and how many samples each has",
+            )
+        for peer, peer_record in enumerate(record.ranks):
+            expect(
+                peer == rank or total_bytes(chain.from_iterable(peer_record.operations)),
+                f"with {world} ranks rank {peer} handed nothing to a collective or send, and the mean is over its "
+                "samples too",
+                "each rank measures its own samples: how do those of another rank reach the one that prints?",
             )
 
 

@@ -74,11 +74,14 @@ ANSWERS = (
         +        dist.all_reduce(total)
     """),
     WrongAnswer(
-        "no_rank_waits", "starts the all-reduce with async_op=True and prints without waiting for it",
-        check="the_mean_is_over_all_samples", says="rank 0 printed 2.150000, the mean over its own samples",
-        look="line 28: it only starts all_reduce, and rank 0 never calls wait()", edit="""
+        "measures_for_all_ranks", "rank 0 measures the samples of all ranks itself, and nothing is sent",
+        check="the_mean_is_over_all_samples", says="rank 1 handed nothing to a collective or send", edit="""
+        -    total = torch.stack([own_losses.sum(), torch.tensor(len(own_losses))])
         -    dist.all_reduce(total)  # every rank takes part ...
-        +    dist.all_reduce(total, async_op=True)  # every rank takes part ...
+             if rank == 0:  # ... and one of them speaks
+        -        print(f"mean loss {total[0] / total[1]:.6f}")
+        +        everything = torch.cat([losses(other) for other in range(dist.get_world_size())])
+        +        print(f"mean loss {everything.mean():.6f}")
     """),
     WrongAnswer(
         "ends_with_exit_code_1", "ends with the rank as its exit code",
