@@ -46,7 +46,7 @@ def every_example_is_scored_once(case):
     for rank, start, end in requests:
         expect(
             0 <= start <= end <= total,
-            f"rank {rank} asked for the examples {start} to {end}: that is {end - start}",
+            f"rank {rank} asked for {plural(end - start, 'example')}, from {start} to {end}; there are {total}",
             "both ends of a share have to be kept inside, the start too",
         )
     times = Counter(example for _, start, end in requests for example in range(start, end))

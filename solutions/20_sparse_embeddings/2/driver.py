@@ -35,6 +35,12 @@ def as_if_full(batch, left, rank, world):
     return even(batch, batch, rank, world)
 
 
+def empty_behind_the_end(batch, left, rank, world):
+    """Rounded-up local batches. One that would begin behind the last example is empty there."""
+    size = math.ceil(batch / world)
+    return rank * size, max(rank * size, min((rank + 1) * size, batch, left))
+
+
 def one_more(batch, left, rank, world):
     """The first ranks take one example more."""
     size, rest = divmod(min(batch, left), world)
@@ -105,6 +111,7 @@ UNSOUND = {
         cut_evenly(total, batch, rank, world) if total or rank else [(0, 0)]
     ),
     "a rounded-up local batch, the end kept inside its batch": fixed_size(math.ceil, clamp_start=False),
+    "an empty pair that begins behind the last example": by_batch(empty_behind_the_end),
 }
 VERSIONS = SOUND | UNSOUND
 

@@ -4,16 +4,10 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "detector_allows_behind_the_end", "the detector slices a list, which ignores examples behind its end",
-        check="unsound_shares_are_caught", says="cut as if it were full", edit="""
-        -                if len({len(share) for share in pairs}) > 1:
-        -                    return False
-        -                flat = [pair for share in pairs for pair in share]
+        "detector_forgets_the_total", "the detector lets an empty pair begin behind the last example",
+        check="unsound_shares_are_caught", says="begins behind the last example", edit="""
         -                if not all(0 <= start <= end <= total and end - start <= -(-batch // world) for start, end in flat):
-        -                    return False
-        -                if sorted(i for start, end in flat for i in range(start, end)) != list(range(total)):
-        +                examples = [i for share in pairs for start, end in share for i in list(range(total))[start:end]]
-        +                if len({len(share) for share in pairs}) > 1 or sorted(examples) != list(range(total)):
+        +                if not all(start <= end and end - start <= -(-batch // world) for start, end in flat):
     """),
     WrongAnswer(
         "detector_asks_for_the_set",
@@ -80,7 +74,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "shares_as_given", "the metrics are repaired, the shares are as they were",
-        check="every_example_is_scored_once", says="asked for the examples 10 to 9: that is -1", edit="""
+        check="every_example_is_scored_once", says="asked for -1 examples, from 10 to 9; there are 9", edit="""
         -    pairs = []
         -    for first in range(0, total, batch):
         -        count = min(batch, total - first)
