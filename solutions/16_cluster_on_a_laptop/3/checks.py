@@ -73,6 +73,11 @@ def the_file_is_always_whole(case, rank, result):
             f"while rank {rank} downloaded, data.bin was there and not whole",
             "download under another name, of this machine's own, and rename what is whole",
         )
+        expect(
+            not attempt["written"],
+            f"rank {rank} opened data.bin and wrote into it: it was there before it was whole",
+            "a rename makes the whole file appear at once; a copy does not",
+        )
         if attempt["raised"] and shared:
             raise Wrong(
                 f"rank {rank} raised {attempt['raised'].partition(' -> ')[0]}",

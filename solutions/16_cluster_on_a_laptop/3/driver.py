@@ -1,6 +1,7 @@
 """Inside a rank, for 16.3: a folder for each machine stands for its disk, and the download is slow."""
 
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -16,6 +17,17 @@ ERRORS = [  # what the download raises on each machine: of two types, so that an
     OSError(28, "No space left on device"),
 ]
 
+created: list[str] = []  # the paths of files that this process has opened to create or to empty them
+
+
+def note_creation(event, arguments):
+    """An audit hook, called with every file that is opened."""
+    if event == "open" and isinstance(arguments[0], str) and arguments[2] & (os.O_CREAT | os.O_TRUNC):
+        created.append(os.path.realpath(arguments[0]))
+
+
+sys.addaudithook(note_creation)
+
 
 def drive(prepare, number, machines, present, fails, shared):
     """This rank's report of each attempt; there are two if the first one's download fails.
@@ -27,7 +39,8 @@ def drive(prepare, number, machines, present, fails, shared):
     shared     whether all machines share one disk
 
     A report: the returned path, the size of data.bin, the error raised, how often this rank downloaded, how often
-    data.bin was there and not whole while it did, and how many downloads were written outside the folder.
+    data.bin was there and not whole while it did, how many downloads were written outside the folder, and how often
+    data.bin was opened for writing.
     """
     rank = dist.get_rank()
     machine, run = machines[rank], Path(f"run_{number}").resolve()
@@ -46,6 +59,7 @@ def drive(prepare, number, machines, present, fails, shared):
 
     def report_of(attempt):
         report = {"path": None, "bytes": 0, "raised": None, "downloads": 0, "incomplete": 0, "outside": 0}
+        created.clear()
 
         def download(path):
             report["downloads"] += 1
@@ -68,6 +82,7 @@ def drive(prepare, number, machines, present, fails, shared):
             if attempt or not (fails or shared):
                 raise
             report["raised"] = f"{type(error).__name__}: {error}"[:5000]
+        report["written"] = created.count(str(final))
         wait_for_ranks(run / f"attempt_{attempt}")
         return report
 
