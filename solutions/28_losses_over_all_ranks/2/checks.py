@@ -82,6 +82,11 @@ def expect_the_loss(case, look_at):
 
 @check("each rank has a finite loss, also where no row has a positive")
 def the_loss_is_finite(case, rank, result):
+    expect(
+        result["gradient"] is not None,
+        f"backward of the loss on rank {rank} gives features no gradient",
+        "is what you return computed from features, also where no row has a positive? DDP waits for every rank",
+    )
     finite = math.isfinite(result["loss"]) and bool(result["gradient"].isfinite().all())
     expect(
         finite,
