@@ -19,12 +19,12 @@ def drive(build, steps):
     whole = Whole().double()
     x = torch.randn(2, TOKENS, WIDTH, dtype=torch.float64)
     layer = build(whole.first, whole.second)
-    layer_size, whole_size = (sum(parameter.numel() for parameter in model.parameters()) for model in (layer, whole))
+    layer_size, whole_size = (sum(local(value).numel() for value in model.parameters()) for model in (layer, whole))
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (whole, layer)]
     gaps = []
     for _ in range(steps):
         outputs, input_gradients = [], []
-        biases = [bias.flatten() for bias in layer.parameters() if bias.numel() == WIDTH]  # one is of `second`
+        biases = [local(bias).flatten() for bias in layer.parameters() if bias.numel() == WIDTH]  # one is of `second`
         bias_gap = min((largest_gap(bias, whole.second.bias) for bias in biases), default=0.0)
         for model, optimizer in zip((whole, layer), optimizers, strict=True):
             leaf = x.clone().requires_grad_()
@@ -53,6 +53,11 @@ class Whole(nn.Module):
     def forward(self, x):
         gate, up = self.first(x).chunk(2, -1)
         return self.second(F.silu(gate) * up)
+
+
+def local(parameter):
+    """This rank's part of a parameter, which may be a DTensor."""
+    return parameter.to_local() if hasattr(parameter, "to_local") else parameter
 
 
 def maximum_over_ranks(gap):
