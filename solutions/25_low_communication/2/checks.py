@@ -10,6 +10,7 @@ from .driver import EVERY_ONE, SHAPES, SOME, STEPS, TIES, ZEROS, K, gradients
 FUNCTION = "TopK"
 UNTIED = (EVERY_ONE, SOME, ZEROS)  # the k largest numbers are settled
 CLOSE = 1e-12
+TITLE = {name: f"parameter {number}" for number, name in enumerate(SHAPES)}  # by its position, as kept[number]
 JOBS = [driver_job(world, FUNCTION, [*UNTIED, TIES]) for world in (2, 3, 1)]
 
 
@@ -19,14 +20,21 @@ def the_largest_are_sent(case, rank, result):
         gradient = result[0]["reduced"][name]
         if not largest_gap(gradient, mean) < CLOSE:
             by_rank = [gradients(case.scenario, 0, peer)[name] for peer in range(case.world)]
+            sent = [largest(gradient)[0] for gradient in by_rank]
+            senders = sum((part != 0).double() for part in sent).clamp(min=1)
             mistakes = [
+                Mistake(
+                    "a sum divided by the ranks that sent the number",
+                    sum(sent) / senders,
+                    "the divisor: the number of ranks",
+                ),
                 Mistake("the sum over the ranks", case.world * mean, "the mean is wanted, as DDP has it"),
                 Mistake("the mean of whole gradients", sum(by_rank) / case.world, "which numbers are not sent"),
-                Mistake("what this rank sends", largest(by_rank[rank])[0], "what the other ranks have sent"),
+                Mistake("what this rank sends", sent[rank], "what the other ranks have sent"),
             ]
             otherwise = "which numbers are the largest (of -3 and 2 it is -3), and at which place each is added"
             words, look_at = recognised(gradient, mistakes, otherwise)
-            raise Wrong(f"after step 1 the gradient of {name} on rank {rank} is wrong{words}", look_at)
+            raise Wrong(f"after step 1 the gradient of {TITLE[name]} on rank {rank} is wrong{words}", look_at)
 
 
 @check("each rank keeps the rest of its own", scenarios=UNTIED)
@@ -40,7 +48,7 @@ def a_rank_keeps_what_it_has_not_sent(case, rank, result):
                 Mistake("nothing", torch.zeros_like(gradient), "what happens to the numbers that are not sent"),
             ]
             words, look_at = recognised(kept, mistakes, "kept[n] is this rank's, and of its own gradient")
-            raise Wrong(f"after step 1 what rank {rank} keeps of {name} is wrong{words}", look_at)
+            raise Wrong(f"after step 1 what rank {rank} keeps of {TITLE[name]} is wrong{words}", look_at)
 
 
 @check("what was sent and what is kept add up to all gradients", scenarios=[EVERY_ONE, TIES])
@@ -54,8 +62,8 @@ def nothing_is_lost(case):
             gap = largest_gap(sent + kept, total)
             expect(
                 gap < 1e3 * CLOSE,
-                f"after step {step + 1} the sum of sent and kept numbers of {name} is {gap:.1e} away from that of "
-                "its gradients",
+                f"after step {step + 1} the sum of sent and kept numbers of {TITLE[name]} is {gap:.1e} away from that "
+                "of its gradients",
                 "what happens to the numbers that are not sent this time: those that were kept before, and those that "
                 "are as large as one that is sent",
             )
@@ -77,7 +85,7 @@ def all_ranks_get_the_same(case, rank, result):
         for name, gradient in report["reduced"].items():
             expect(
                 gradient is None or torch.equal(gradient, first["reduced"][name]),
-                f"after step {step} the gradient of {name} on rank {rank} differs from rank 0's by a rounding",
+                f"after step {step} the gradient of {TITLE[name]} on rank {rank} differs from rank 0's by a rounding",
                 "the order in which each rank adds up what the others sent",
             )
 
@@ -109,14 +117,14 @@ def expect_as_simulated(case, rank, result, look_at):
                 how = "is there, though it had none" if expected is None else "is missing"
                 expect(
                     (tensors[name] is None) == (expected is None),
-                    f"{begin} gradient of {name} on rank {rank} {how}",
+                    f"{begin} gradient of {TITLE[name]} on rank {rank} {how}",
                     "a parameter without a gradient: its .grad is None before and after",
                 )
                 gap = 0.0 if expected is None else largest_gap(tensors[name], expected)
                 expect(
                     gap < CLOSE,
-                    f"{begin} {kind} of {name} on rank {rank} {verb} {gap:.1e} away from ranks simulated in one "
-                    "process",
+                    f"{begin} {kind} of {TITLE[name]} on rank {rank} {verb} {gap:.1e} away from ranks "
+                    "simulated in one process",
                     look_at,
                 )
 

@@ -11,13 +11,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "largest_not_in_size", "takes the largest numbers, and never a negative one",
-        check="the_largest_are_sent", says="after step 1 the gradient of first on rank 0 is wrong", look="-3", edit="""
+        check="the_largest_are_sent", says="after step 1 the gradient of parameter 1 on rank 0 is wrong", look="-3", edit="""
         -            largest = total.abs().topk(min(self.k, total.numel())).indices
         +            largest = total.topk(min(self.k, total.numel())).indices
     """),
     WrongAnswer(
         "keeps_nothing", "forgets what it has not sent: the small numbers never arrive",
-        check="a_rank_keeps_what_it_has_not_sent", says="what rank 0 keeps of first is wrong, nothing",
+        check="a_rank_keeps_what_it_has_not_sent", says="what rank 0 keeps of parameter 1 is wrong, nothing",
         look="what happens to", edit="""
         -            self.kept[number] = total.view_as(parameter)
     """),
@@ -41,14 +41,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "chooses_by_the_gradient", "chooses by the gradient alone: what is kept may wait for ever",
-        check="kept_numbers_compete", says="after step 2 the gradient of first on rank 0", look="the k largest of what",
+        check="kept_numbers_compete", says="after step 2 the gradient of parameter 1 on rank 0", look="the k largest of what",
         edit="""
         -            largest = total.abs().topk(min(self.k, total.numel())).indices
         +            largest = parameter.grad.flatten().abs().topk(min(self.k, total.numel())).indices
     """),
     WrongAnswer(
         "kept_by_position", "leaves out parameters without a gradient, and so mixes up what is kept",
-        check="a_parameter_without_a_gradient_waits", says="after step 2 the gradient of second on rank 0",
+        check="a_parameter_without_a_gradient_waits", says="after step 2 the gradient of parameter 2 on rank 0",
         look="belong to which", edit="""
         -        for number, parameter in enumerate(self.parameters):
         -            if parameter.grad is None:
