@@ -60,7 +60,7 @@ def a_number_on_every_rank(case, rank, result):
     value, pairs = number(result["loss"]), len(case.args[rank][0]) // 2
     expect(
         isinstance(value, float) and abs(value) < 1e9,
-        f"{FUNCTION} returned {show(result['loss'])} on rank {rank}, which has {pairs} pairs",
+        f"{FUNCTION} returned {show(value)} on rank {rank}, which has {pairs} pairs",
         "log(sigmoid(x)) is -inf where x is far below 0: the logarithm has a function of its own"
         if isinstance(value, float) and math.isinf(value) and pairs
         else "one number, and what it is divided by: a rank may have no pairs of its own",

@@ -44,7 +44,9 @@ def the_batch_is_the_first_groups(case, rank, result):
     expect(
         sorted(result["numbers"]) == right,
         f"rank {rank} returned the groups {sorted(result['numbers'])}; of the first {len(batch)} it has {right}",
-        f"what happens to groups beyond the batch: {group_count} were found",
+        f"what happens to groups beyond the batch: {group_count} were found"
+        if set(result["numbers"]).difference(right)
+        else "which groups are left out: is the last one of the batch included?",
     )
 
 
