@@ -81,16 +81,16 @@ SOUND = {
     CLOCKS: traces(CLOCKS),
     LINK: traces(LINK, link=35.0),
     ONCE: traces(ONCE, once={(2, 4): 80.0}),
-    NOTED: traces(NOTED, world=2, noted_late=[(1, 0), (1, -1)]),
+    NOTED: traces(NOTED, world=2, noted_late=[(0, 4), (1, -1), (1, 0), (1, 8)]),
     TURNS: traces(TURNS, once={(step % 4, step): 15.0 for step in range(9)}),
-    PAIR: traces(PAIR, more={(0, "forward"): 10.0, (3, "forward"): 10.0}),
+    PAIR: traces(PAIR, more={(0, "forward"): 10.0, (3, "forward"): 10.0}, noted_late=[(0, 5)]),
     IDLE: traces(IDLE, more={(1, "input"): -2.0, (1, "forward"): -5.0, (1, "backward"): -10.0}),
     SWAPPED: traces(SWAPPED, more={(2, "input"): 4.0, (2, "forward"): -4.0}),
     "one rank alone": traces("alone", world=1),
 }
 LOOK = {
     CLOCKS: "the ends of the all-reduces say how far two clocks are apart",
-    NOTED: "the median of the gaps is right even if some of them are wrong; a mean or the first one is not",
+    NOTED: "the median of the gaps is right even if some are wrong; a mean, the smallest or a single one is not",
     LINK: "all ranks wait for the link, and none starts later than the others",
     ONCE: "most steps, not the mean: one slow step is bad luck",
     TURNS: "is it the same rank in most steps?",
@@ -107,7 +107,7 @@ SLOW = {
         ("slow input, on a slow link", "input", {"link": 35.0}),
         # The input grows by a greater share, but by fewer milliseconds.
         ("slow backward, two ranks", "backward", {"world": 2, "also": {"input": 4.0}}),
-        ("slow forward, and two ends are noted late", "forward", {"noted_late": (0, 3)}),
+        ("slow forward, and three ends are noted late", "forward", {"noted_late": (0, 3, 8)}),
         ("slow input, eight ranks", "input", {"world": 8, "steps": 5}),
         (
             "slow forward, beside a rank with a longer input",

@@ -4,11 +4,11 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "believes_the_clocks", "compares time stamps of different clocks",
-        check="no_rank_is_named_without_cause", says="the clocks differ: straggler returned {'rank'",
-        look="the ends of the all-reduces say how far two clocks are apart", edit="""
-        -    starts = {rank: [step["start"] - ahead[rank] for step in steps[rank]] for rank in traces}
-        +    starts = {rank: [step["start"] for step in steps[rank]] for rank in traces}
+        "the_smallest_gap", "takes the smallest gap between the ends for that of the clocks",
+        check="no_rank_is_named_without_cause", says="ends are noted late: straggler returned {'rank': 1",
+        look="a mean, the smallest or a single one is not", edit="""
+        -    ahead = {rank: median(end - other for end, other in pairs[rank]) for rank in traces}
+        +    ahead = {rank: min(end - other for end, other in pairs[rank]) for rank in traces}
     """),
     WrongAnswer(
         "slowest_part", "names the rank with the longest input, forward or backward, whether any rank waits or not",
