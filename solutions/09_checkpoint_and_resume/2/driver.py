@@ -72,6 +72,10 @@ class Training:
         elif kill and kill[0] == "byte":
             _kill_beyond(LARGE)
         dist.barrier()
+        files = [list(file[1:]) for file in _listing(self.path)]
+        self.kept = [
+            entry["saved"] for entry in self._history() if entry.get("files") and entry["files"][0][1:] in files
+        ]
 
     def step(self, number):
         """Step `number`, with this rank's data and dropout and the mean of the gradients. Returns the loss."""
@@ -97,6 +101,7 @@ class Training:
         self._after_save()
         return {
             "start": self.start,
+            "kept": self.kept,
             "losses": self.losses,
             "states": self.states,
             "large_files": self.large_files,
@@ -127,9 +132,9 @@ class Training:
         if _disk["slow"]:
             self.slow_save_returned, _disk["slow"] = time.monotonic(), False
         new = [file for file in _listing(self.path) if file[1:] not in {old[1:] for old in self.files}]
+        new.sort(key=lambda file: file[3], reverse=True)
         self.large_files += [file for file in new if file[3] > LARGE]
-        largest = max(new, key=lambda file: file[3], default=("", 0, 0, 0))
-        self._note({"saved": self.saving, "file": largest[0], "bytes": largest[3]})
+        self._note({"saved": self.saving, "files": new, "bytes": new[0][3] if new else 0})
         self.saving = None
 
     def _note(self, entry):
@@ -148,32 +153,41 @@ class Training:
         parts = {"weights": weights, "optimizer": moments, "random": [torch.get_rng_state()]}
         return {name: fingerprint(map(torch.as_tensor, tensors)) for name, tensors in parts.items()}
 
-    def _newest_file(self):
-        """The largest file that the last save made; a path where no file is, if no save made any."""
-        saved = [entry for entry in self._history() if entry.get("file")]
-        return self.path / saved[-1]["file"] if saved else self.path / "nothing"
-
     def _damage(self, damage):
-        newest = self._newest_file()
+        saves = [entry for entry in self._history() if entry.get("files")]
+        if not saves:
+            return
+        newest = self.path / saves[-1]["files"][0][0]
         if damage == "foreign":
-            self._add_foreign_files(newest)
+            self._add_foreign_files(saves[-1]["saved"], [path for path, *_ in saves[-1]["files"]])
         elif newest.is_file():
             content = newest.read_bytes()
             newest.write_bytes(content[: len(content) * 3 // 5] if damage == "truncated" else _flip_bit(content, 4))
 
-    def _add_foreign_files(self, newest):
-        """Notes, an empty folder, files named like the answer's own, and one that runs code when it is unpickled."""
+    def _add_foreign_files(self, step, own):
+        """Notes, an empty folder, and files named like the answer's `own` of this step, the largest of them first.
+
+        In some of the names another number replaces the step, in some the last number. Some run code if unpickled.
+        """
         (self.path / "notes.txt").write_text("the run with the good seed")
         (self.path / "step_000098").mkdir(exist_ok=True)
         (self.path / "step_000099.pt").write_bytes(b"not a checkpoint")
-        runs_code = RunsCode(self.path.parent / "code_was_run")
-        torch.save({"step": 97, "model": runs_code}, self.path / "step_000097.pt")
-        for number in ("000096", "999999999", "999999998", "copy"):  # more than an answer may keep of its own
-            like_its_own = re.sub(r"\d+(?=\D*$)", number, str(newest.relative_to(self.path)))
-            path = self.path / like_its_own
-            if not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                torch.save({"vocabulary": list(range(100))}, path)
+        no_state = {"vocabulary": list(range(100))}
+        runs_code = {"step": 97, "model": RunsCode(self.path.parent / "code_was_run")}
+        torch.save(runs_code, self.path / "step_000097.pt")
+        # More than an answer may keep of its own.
+        for number, content in (
+            ("000096", runs_code),
+            ("999999999", no_state),
+            ("999999998", runs_code),
+            ("copy", no_state),
+        ):
+            names = [re.sub(rf"(?<!\d)0*{step}(?!\d)", number, name) for name in own]
+            for name in (*names, re.sub(r"\d+(?=\D*$)", number, own[0])):
+                path = self.path / name
+                if not path.exists():
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    torch.save(content, path)
 
 
 def load_where_nothing_is_whole(training):
@@ -227,13 +241,13 @@ def _step(model, optimizer):
 
 
 class RunsCode:
-    """Unpickling it with weights_only=False creates the folder `path`."""
+    """Unpickling it with weights_only=False creates the folder `path`, if there is none."""
 
     def __init__(self, path):
         self.path = path
 
     def __reduce__(self):
-        return os.mkdir, (str(self.path),)
+        return os.makedirs, (str(self.path), 0o777, True)
 
 
 def _flip_bit(content, eighths):

@@ -96,7 +96,7 @@ ANSWERS = (
     WrongAnswer(
         "one_file", "keeps one checkpoint under one name",
         check="damaged_files_are_passed_over",
-        says="began at step 0; the newest whole checkpoint is that of step 11", edit="""
+        says="began at step 0; `save` had deleted or overwritten the checkpoint of step 11", edit="""
         -        final = Path(folder) / f"step_{step:06d}.pt"
         +        final = Path(folder) / "ckpt.pt"
         @@
@@ -105,7 +105,8 @@ ANSWERS = (
     """),
     WrongAnswer(
         "prunes_by_name", "keeps the two files with the highest numbers, whatever they hold",
-        check="foreign_files_are_left_alone", says="foreign files beside its own: rank 0", edit="""
+        check="foreign_files_are_left_alone", says="`save` had deleted or overwritten the checkpoint of step 14",
+        look="how many checkpoints `save` keeps", edit="""
                  os.replace(temporary, final)
         +        for old in sorted(path for path in Path(folder).glob("step_*.pt") if path.is_file())[:-2]:
         +            old.unlink()
