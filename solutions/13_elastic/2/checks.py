@@ -7,6 +7,7 @@ from ddp_course.grader.vocabulary import check, driver_job, expect
 from .driver import target
 
 FUNCTION, STEPS, NEVER_STOPPED = "train", 14, "never stopped"
+NEWEST_COMMON = "the newest step of which all ranks have an intact checkpoint; if there is none, step 0"
 
 
 def torn(*steps):
@@ -59,14 +60,21 @@ JOBS = [job(world) for world in (2, 3, 1)]
 @check(f"after {len(RUNS) - 1} kinds of stop, all ranks resume from the newest step that all have intact")
 def all_ranks_resume_from_one_step(case, rank, result):
     kills, _, firsts = RUNS[case.scenario]
+    first, *others = result["first_steps"] or [None]
+    expect(
+        not others,
+        lambda: (
+            f"rank 0 resumed from step {first}, "
+            + ", ".join(f"rank {number} from step {step}" for number, step in enumerate(others, 1))
+        ),
+        NEWEST_COMMON,
+    )
     right = [list(range(first, end)) for first, end in zip(firsts, [*kills, STEPS], strict=True)]
     for attempt, (steps, right_steps) in enumerate(zip(result["made"], right, strict=True)):
         expect(
             steps == right_steps,
             f"rank {rank} made the steps {as_range(steps)} in attempt {attempt}, not {as_range(right_steps)}",
-            "the newest step of which all ranks have an intact checkpoint; if there is none, step 0"
-            if attempt
-            else "the first attempt makes all steps",
+            NEWEST_COMMON if attempt else "the first attempt makes all steps",
         )
 
 

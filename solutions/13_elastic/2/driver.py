@@ -10,9 +10,15 @@ class NodeLost(BaseException):
     """Ends an attempt on all ranks, between two collectives, so that the group stays as it is."""
 
 
+class ApartFromTheStart(BaseException):
+    """Ends an attempt on all ranks, which begins with other steps on some of them; its argument has that of each."""
+
+
 def drive(train, name, steps, kills, damage):
     """The steps that each attempt of the run `name` made on this rank, and the weights after the last one.
 
+    The run ends, on all ranks, with an attempt that does not begin with one step on all of them: they would go on to
+    mix the steps, and one of them would be left behind. "first_steps" has that of each rank; else it is None.
     kills: the steps at which attempts are stopped. damage: for each of them
     {rank: [(steps of a checkpoint, "torn" or "lost")]}.
     """
@@ -28,7 +34,9 @@ def drive(train, name, steps, kills, damage):
                 damage_checkpoint(folder / f"step_{step:06d}.pt", what)
             (folder / "step_000099.tmp").write_bytes(b"the beginning of a checkpoint")
             dist.barrier()
-    return {"made": made, "weights": weights}
+        except ApartFromTheStart as apart:
+            return {"made": made, "weights": None, "first_steps": apart.args[0]}
+    return {"made": made, "weights": weights, "first_steps": None}
 
 
 def gradient_until(kill, made):
@@ -36,6 +44,11 @@ def gradient_until(kill, made):
     rank = dist.get_rank()
 
     def gradient(step, weights):
+        if not made:
+            first_steps = [None] * dist.get_world_size()
+            dist.all_gather_object(first_steps, step)
+            if len(set(first_steps)) > 1:
+                raise ApartFromTheStart(first_steps)
         if step == kill:
             raise NodeLost
         made.append(step)

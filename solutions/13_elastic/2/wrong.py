@@ -4,11 +4,17 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "always_from_step_0", "begins from step 0 in every attempt",
-        check="all_ranks_resume_from_one_step", says="made the steps 0 to 13 in attempt 1, not 6 to 13",
+        "the_smallest_of_the_newest", "takes the smallest of the ranks' newest steps, which another rank may lack",
+        check="all_ranks_resume_from_one_step",
+        says="torn, each at another step): rank 0 resumed from step 9, rank 1 from step 0",
         look="the newest step of which all ranks have an intact checkpoint", edit="""
+        -    everyones = [None] * dist.get_world_size()
+        -    dist.all_gather_object(everyones, list(own))
+        -    common = set(own).intersection(*everyones)
         -    return own[max(common)] if common else None
-        +    return None
+        +    newest = torch.tensor(max(own, default=0))
+        +    dist.all_reduce(newest, op=dist.ReduceOp.MIN)
+        +    return own.get(newest.item())
     """),
     WrongAnswer(
         "torn_or_not", "takes every file of that name for a checkpoint",
