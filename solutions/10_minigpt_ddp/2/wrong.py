@@ -183,7 +183,7 @@ ANSWERS = (
     """),
     RightAnswer(
         "one_message",
-        "gradient and loss are sent in one message; sums instead of means, divided once; the detector uses torch",
+        "gradient and loss are sent in one message; sums, divided once; weights for numpy; the detector uses torch",
         text="""
         import torch
         import torch.distributed as dist
@@ -209,7 +209,7 @@ ANSWERS = (
                 sums /= tokens_per_update
                 weights = weights - 0.1 * sums[:3]
                 losses.append(float(sums[3]))
-            return losses, weights
+            return losses, weights.numpy()
 
 
         def not_the_same_run(curves):
