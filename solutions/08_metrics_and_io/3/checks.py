@@ -87,7 +87,7 @@ def the_ranks_in_a_number_are_found(case):
     [result], [(values, observed)], right = case.results, case.args, SUBSETS[case.scenario][2]
     look_at = "every subset of the ranks is a candidate, also the empty one; floats rarely add up to the last bit"
     if right is None:
-        look_at = "how exactly sums are compared: only the seventh digit may be another"
+        look_at = "how exactly sums are compared: only the seventh digit of `observed` may be another"
     elif isinstance(result, list) and right and sorted(result, key=str) == right:
         look_at = "the order of the ranks in the list"
     expect(result == right, f"who_is_in({values}, {observed}) returned {result!r}, not {right!r}", look_at)
@@ -175,6 +175,8 @@ def likeness(case, rank, name, value):
 
 def where_to_look(case, rank, name, value):
     """Where to look after a wrong mean."""
+    if math.isclose(value, expected_mean(case, name), rel_tol=1e-6):
+        return "the dtype of what is added and sent: float32 keeps seven digits"
     if "order" in case.scenario:
         return (
             "in which order the values are put into the tensor: a dict keeps the order in which it was filled, and a "
