@@ -7,18 +7,19 @@ from ddp_course.grader.vocabulary import Wrong, cases, check, driver_job, expect
 FUNCTION = "indices"
 WEIGHTS = [1.0, 0.0, 3.0, 6.0, 0.0, 10.0]  # their sum is 20
 MANY, AGAIN, FIRST, FEW = "4,000 draws", "epoch 0 again", "40 draws", "equal weights"
-NEXT, NEXT_SEED, OTHER_SEED = "the next epoch", "the next seed", "another seed"
+NEXT_SEED, OTHER_SEED = "the next seed", "another seed"
+STRIDES = 1, 100, 1000, 10_000, 65_536  # an answer may multiply the seed by one of these
 CALLS = {  # weights, draws, seed, epoch
     FIRST: (WEIGHTS, 40, 4, 0),
-    NEXT: (WEIGHTS, 40, 4, 1),
-    NEXT_SEED: (WEIGHTS, 40, 5, 0),
     OTHER_SEED: (WEIGHTS, 40, 1012, 0),
     AGAIN: (WEIGHTS, 40, 4, 0),
     "41 draws": (WEIGHTS, 41, 3, 0),
     "3 draws": (WEIGHTS, 3, 3, 5),
     FEW: ([0.5] * 50, 47, 8, 2),
     MANY: (WEIGHTS, 4000, 9, 1),
+    NEXT_SEED: (WEIGHTS, 40, 5, 0),
 }
+CALLS |= {f"epoch {stride}": (WEIGHTS, 40, 4, stride) for stride in STRIDES}
 JOBS = [driver_job(world, FUNCTION, CALLS) for world in (1, 2, 3, 4)]
 
 
@@ -91,7 +92,7 @@ def seed_and_epoch_decide(cases):
     drawn = {case.scenario: drawn_by_all(case) for case in cases}
     begin, first = where(cases[0].world), drawn[FIRST]
     expect(
-        drawn[NEXT] != first,
+        drawn["epoch 1"] != first,
         f"{begin}epochs 0 and 1 have the same draws, {first[:6]} ...",
         "what of your draw depends on the epoch",
     )
@@ -100,11 +101,12 @@ def seed_and_epoch_decide(cases):
         f"{begin}seeds 4 and 1012 have the same draws, {first[:6]} ...",
         "what of your draw depends on the seed",
     )
-    expect(
-        drawn[NEXT_SEED] != drawn[NEXT],
-        f"{begin}seed 4 in epoch 1 and seed 5 in epoch 0 have the same draws, {drawn[NEXT][:6]} ...",
-        "a sum or an exclusive or does not tell its two parts apart: numpy.random.SeedSequence([seed, epoch]) does",
-    )
+    for epoch in STRIDES:
+        expect(
+            drawn[f"epoch {epoch}"] != drawn[NEXT_SEED],
+            f"{begin}seed 4 in epoch {epoch} and seed 5 in epoch 0 have the same draws, {drawn[NEXT_SEED][:6]} ...",
+            "a sum or an exclusive or does not tell its two parts apart: numpy.random.SeedSequence([seed, epoch]) does",
+        )
     expect(
         drawn[AGAIN] == first,
         f"{begin}the second call for epoch 0 drew {drawn[AGAIN][:6]}, not {first[:6]} ...",
