@@ -34,7 +34,8 @@ TIMEOUT = 40.0  # real seconds: far more than a right script needs to react, als
 
 
 def play(script: str, folder: Path, ends: list[str]) -> dict:
-    """Run the job until it is over. `ends` says what happens in each attempt: "limit", "done" or "bug".
+    """Run the job until it is over. `ends` says what happens in each attempt: "limit", "done" or "bug",
+    or "done late" or "bug late" if the tasks end so when they have been asked to save.
 
     Returns its last "state" and "exit_code", what it "printed" into its output file, and its "attempts": for each what
     its tasks and srun did, and how it "ended": "requeued", "exited", "limit" or "cancelled".
@@ -128,6 +129,8 @@ class Attempt:
             "asked_in_time": self.asked_in_time,
             "saved": [task for task in TASKS if self.events("saved", task)],
             "srun_killed": bool(self.events("srun killed its tasks")),
+            "step_code": max((event["code"] for event in self.events("step ended")), default=None),
+            "step_killed": bool(self.events("srun ended the step")),
             "scancel_killed": bool(self.events("scancel killed the tasks")),
             "left_early": self.left_early,
             "refused": bool(self.events("requeue refused")),
@@ -136,7 +139,7 @@ class Attempt:
     def run_until(self, end):
         """Let the tasks come to `end`, and note how the attempt ended then."""
         self.wait_until(lambda: len(self.events("begins")) >= 2)
-        if end != "limit":
+        if end in ("done", "bug"):
             (self.folder / f"{end}-{self.number}").touch()
             self.wait_for_the_end()
             return self.note_end(self.ended_by_script() or "limit")
@@ -150,7 +153,8 @@ class Attempt:
         ended = self.ended_by_script()
         self.left_early = bool(ended and self.asked_in_time)
         if not ended and len(self.asked_in_time) == 2 and self.notice >= SAVE:
-            (self.folder / f"saved-{self.number}").touch()
+            outcome = "saved" if end == "limit" else end.removesuffix(" late")
+            (self.folder / f"{outcome}-{self.number}").touch()
             self.wait_for_the_end()
             ended = self.ended_by_script()
         self.note_end(ended or "limit")

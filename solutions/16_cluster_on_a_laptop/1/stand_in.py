@@ -21,6 +21,7 @@ ATTEMPT = int(os.environ.get("PLAY_ATTEMPT", "0"))
 STEPS_PER_ATTEMPT = 100
 BUG_CODE = 3  # exit code of a task that has a bug
 SIMULATED_SECOND = 0.01  # real seconds that `sleep 1` takes
+LATER = 50  # simulated seconds that task 1 saves longer than task 0
 WITH_VALUE = {  # options of srun whose value is the next word, as in -n 2
     *"-N -n -c -t -o -e -J -p -w -x -D -W --wait --nodes --ntasks --ntasks-per-node --cpus-per-task".split(),
     *"--output --error --time --signal".split(),
@@ -34,10 +35,13 @@ def note(event, **details):
 
 def srun(arguments):
     """A step of two tasks, each in a session of its own, as on another machine: only srun and scancel reach them."""
+    kill_on_bad_exit = False
     while arguments and arguments[0].startswith("-"):
         option = arguments.pop(0)
         if option in WITH_VALUE:
             arguments.pop(0)
+        if match := re.fullmatch(r"(?:-K|--kill-on-bad-exit=?)(\d*)", option):
+            kill_on_bad_exit = match[1] != "0"
     steps = FOLDER / f"steps-{ATTEMPT}"
     steps.mkdir(exist_ok=True)
     step = len(list(steps.iterdir()))
@@ -69,8 +73,16 @@ def srun(arguments):
         (steps / str(step) / str(task)).write_text(str(tasks[-1].pid))
     if terminated_by:  # also the task that was started after the signal
         pass_on(signal.SIGKILL, None)
+    while kill_on_bad_exit and None in (codes := [task.poll() for task in tasks]):
+        if any(codes):
+            note("srun ended the step")
+            pass_on(signal.SIGKILL, None)
+            break
+        time.sleep(0.01)
     codes = [task.wait() for task in tasks]
-    return max(code if code >= 0 else 128 - code for code in codes)
+    code = max(code if code >= 0 else 128 - code for code in codes)
+    note("step ended", code=code)
+    return code
 
 
 def scancel(arguments):
@@ -143,13 +155,13 @@ def other(arguments):
 
 
 def train(arguments):
-    """`train --run-dir FOLDER [--resume]`: at SIGTERM it saves, which takes 90 simulated seconds, and ends with 75."""
+    """`train --run-dir FOLDER [--resume]`: at SIGTERM it saves, for up to 90 simulated seconds, and ends with 75."""
     options = dict(zip(arguments[::2], arguments[1::2], strict=False))
     folder = options.get("--run-dir") or next((word[10:] for word in arguments if word.startswith("--run-dir=")), "")
     if not folder:
         print("train: --run-dir is missing", file=sys.stderr)
         return 2
-    task, asked = os.environ.get("SLURM_PROCID", "none"), []
+    task, asked, noted = os.environ.get("SLURM_PROCID", "none"), [], False
     shared = Path(os.environ["PLAY_SHARED"]).resolve()
     run = Path(folder).resolve()
     if shared not in [run, *run.parents]:  # on a disk of one machine, which the next attempt does not get
@@ -160,15 +172,16 @@ def train(arguments):
     step = max(saved_steps, default=0) if "--resume" in arguments else 0
     note("begins", task=task, step=step, folder=folder)
     print(f"task {task}: begins at step {step}", flush=True)
-    while not asked:
+    while not (FOLDER / f"saved-{ATTEMPT}").exists():  # unless it is killed before
         for end, code in (("done", 0), ("bug", BUG_CODE)):
             if (FOLDER / f"{end}-{ATTEMPT}").exists():
                 note("ends", task=task, code=code)
                 return code
+        if asked and not noted:
+            note("asked", task=task)
+            noted = True
         time.sleep(0.01)
-    note("asked", task=task)
-    while not (FOLDER / f"saved-{ATTEMPT}").exists():  # unless it is killed before
-        time.sleep(0.01)
+    time.sleep(LATER * SIMULATED_SECOND if task == "1" else 0)
     (run / f"{step + STEPS_PER_ATTEMPT}.{task}").touch()
     note("saved", task=task, step=step + STEPS_PER_ATTEMPT)
     return 75

@@ -57,11 +57,14 @@ ANSWERS = (
         -#SBATCH --open-mode=append
     """),
     WrongAnswer(
-        "requeues_always", "requeues the job whatever the tasks' exit code",
-        check="what_is_over_stays_over", says="two time limits: the tasks ended with exit code 0, and the job went back",
+        "requeues_after_a_signal", "requeues the job that got the signal, whatever the tasks' exit code",
+        check="what_is_over_stays_over", says="after SIGTERM: the tasks ended with exit code 0, and the job went back",
         look="75 another attempt", edit="""
+        -trap 'echo "SIGTERM: the time limit is near"; scancel --signal=TERM "$SLURM_JOB_ID.0"' TERM
+        +trap 'asked=1; scancel --signal=TERM "$SLURM_JOB_ID.0"' TERM
+        @@
         -if [ "$code" -eq 75 ]; then scontrol requeue "$SLURM_JOB_ID" && sleep 60; fi
-        +scontrol requeue "$SLURM_JOB_ID" && sleep 60
+        +if [ -n "${asked:-}" ]; then scontrol requeue "$SLURM_JOB_ID" && sleep 60; fi
     """),
     WrongAnswer(
         "every_bug_is_1", "ends with 1 for every exit code of the tasks but 0",
