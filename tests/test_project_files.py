@@ -224,8 +224,10 @@ def test_make_has_the_target_and_sets_up_for_it(target, tmp_path):
 
 
 @pytest.fixture
-def commands(tmp_path):
+def commands(tmp_path, monkeypatch):
     """Makes a folder of stand-ins for nvidia-smi and getconf, to be put first on the PATH."""
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")  # which hides the GPUs from all other tests
 
     def write(gpus: int, cores: int) -> str:
         lines = "".join(f"echo 'GPU {i}: NVIDIA H200 (UUID: GPU-{i})'\n" for i in range(gpus))
