@@ -5,7 +5,8 @@ import json
 import pytest
 
 from ddp_course.base.errors import InputError
-from ddp_course.lab.figures.ladder_figure import BROKEN, headline, ladder, read_ladder
+from ddp_course.lab.figures.ladder_figure import headline, ladder, read_ladder
+from ddp_course.lab.figures.style import HIGHLIGHT
 
 pytestmark = pytest.mark.smoke
 
@@ -39,8 +40,8 @@ def test_a_row_for_each_rung_and_a_mark_for_each_record():
 
 def test_a_rung_beyond_its_tolerance_stands_out():
     figure = ladder(RECORDS)
-    assert [row for _, row, face in marks(figure) if face == BROKEN] == [1]
-    coloured = [label.get_text() for label in figure.axes[0].get_yticklabels() if label.get_color() == BROKEN]
+    assert [row for _, row, face in marks(figure) if face == HIGHLIGHT] == [1]
+    coloured = [label.get_text() for label in figure.axes[0].get_yticklabels() if label.get_color() == HIGHLIGHT]
     assert coloured == ["norm"]
     assert headline(RECORDS) == "2 of 3 rungs are equal at 1 and 2 processes; norm is different"
 
@@ -62,7 +63,7 @@ def test_many_mistakes_are_counted_in_the_title():
 def test_a_huge_gap_stays_inside_the_frame(gap):
     figure = ladder([record("broken", gap)])
     [(x, _, face)] = marks(figure)
-    assert x <= figure.axes[0].get_xlim()[1] and face == BROKEN
+    assert x <= figure.axes[0].get_xlim()[1] and face == HIGHLIGHT
 
 
 def test_records_are_read_from_several_files(tmp_path):

@@ -9,18 +9,17 @@ from ddp_course.base.errors import InputError
 from ddp_course.base.json_file import parse
 from ddp_course.base.quantity import format_number, is_number, plain
 from ddp_course.lab.figures.labels import name_rows, spread_out
-from ddp_course.lab.figures.style import DARK, NEUTRAL, colour_named, new_figure
+from ddp_course.lab.figures.style import DARK, HIGHLIGHT, NEUTRAL, colour_named, new_figure
 
 ONE_CURVE = {"color": "#30475E", "linewidth": 2.0, "linestyle": "-"}
 # The first is thick and pale, later ones are thin and dark, so that two curves that coincide are both visible.
 CURVES = [
     {"color": "#9CCBEB", "linewidth": 6.0, "linestyle": "-"},
-    {"color": "#D55E00", "linewidth": 2.6, "linestyle": "-"},
+    {"color": HIGHLIGHT, "linewidth": 2.6, "linestyle": "-"},
     {"color": "#111111", "linewidth": 1.3, "linestyle": (0, (5, 3))},
     {"color": "#009E73", "linewidth": 1.6, "linestyle": (0, (1, 1.6))},
     {"color": "#CC79A7", "linewidth": 1.6, "linestyle": (0, (6, 2, 1, 2))},
 ]
-HIGHLIGHT = "#D55E00"
 MARKERS = [("o", 9), ("D", 5.5), ("x", 5), ("s", 4.5), ("^", 4.5)]
 AXIS_NAMES = {"tokens_per_s": "tokens per second", "grad_norm": "gradient norm"}
 

@@ -4,10 +4,9 @@ import json
 from pathlib import Path
 
 from ddp_course.base.errors import InputError
-from ddp_course.lab.figures.style import DARK, MUTED, PALE, new_figure
+from ddp_course.lab.figures.style import DARK, HIGHLIGHT, MUTED, PALE, new_figure
 
 ROW = 0.235  # inches
-BROKEN = "#D55E00"
 MAX_NAMED = 3  # rungs that the title names
 LOOKS = [("o", "white", 7.5), ("s", "#9CCBEB", 5.5), ("D", "#30475E", 4), ("^", "#009E73", 4), ("v", "#CC79A7", 4)]
 
@@ -86,7 +85,7 @@ def ladder(records: list[dict], title: str | None = None):
             axes.plot([tolerance] * 2, [row - 0.38, row + 0.38], color=DARK, linewidth=2.2, zorder=3)
         for record in rung_records:
             marker, face, size = LOOKS[sizes.index(record["world_size"]) % len(LOOKS)]
-            face, edge = (BROKEN, BROKEN) if record["gap"] > record["tolerance"] else (face, DARK)
+            face, edge = (HIGHLIGHT, HIGHLIGHT) if record["gap"] > record["tolerance"] else (face, DARK)
             position = min(max(record["gap"], zero), right / 3)
             colours = {"markerfacecolor": face, "markeredgecolor": edge}
             axes.plot(position, row, marker, markersize=size, markeredgewidth=0.9, zorder=5, **colours)
@@ -96,7 +95,7 @@ def ladder(records: list[dict], title: str | None = None):
     axes.set_yticks(range(len(rungs)), [name for name, _ in rungs], fontsize=8.5, parse_math=False)
     for label, (name, _) in zip(axes.get_yticklabels(), rungs, strict=True):
         if name in different:
-            label.set(color=BROKEN, fontweight="bold")
+            label.set(color=HIGHLIGHT, fontweight="bold")
     axes.tick_params(axis="y", length=0)
     exponents = [e for e in range(-20, 6, 4) if low / 3 <= 10.0**e <= right]
     axes.set_xticks([zero, *(10.0**e for e in exponents)], ["0", *(f"1e{e}" for e in exponents)])

@@ -6,13 +6,13 @@ from matplotlib.patches import Patch
 
 from ddp_course.base.errors import InputError
 from ddp_course.lab.figures.labels import name_rows
-from ddp_course.lab.figures.style import DARK, HATCHED, NEUTRAL, PALE, new_figure
+from ddp_course.lab.figures.style import ALARM, DARK, HATCHED, HIGHLIGHT, NEUTRAL, PALE, new_figure
 
 LOOKS = {  # of the bars of a state
     "start": {"label": "Python, torch, rendezvous", "facecolor": PALE, **HATCHED},
     "load": {"label": "loading", "facecolor": NEUTRAL},
     "step": {"label": "steps", "facecolor": "#9CCBEB"},
-    "again": {"label": "steps again", "facecolor": "#D55E00"},
+    "again": {"label": "steps again", "facecolor": HIGHLIGHT},
     "save": {"label": "saving", "facecolor": DARK},
 }
 MARKED = ("killed", "SIGTERM")
@@ -46,7 +46,7 @@ def lives(events: list[dict], title: str):
             elif what in ("killed", "exit"):
                 state = None
             if what in MARKED:
-                axes.plot([begin] * 2, [row - 0.35, row + 0.35], color="#B3261E", linewidth=2)
+                axes.plot([begin] * 2, [row - 0.35, row + 0.35], color=ALARM, linewidth=2)
                 above = {"xytext": (0, 2), "textcoords": "offset points", "ha": "center", "va": "bottom"}
                 axes.annotate(what, (begin, row - 0.35), fontsize=8, **above)
             # Before a "start" without an "exit" the process failed, at an unknown time.

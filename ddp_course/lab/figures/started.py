@@ -4,12 +4,11 @@ from matplotlib.patches import Rectangle
 
 from ddp_course.base.errors import InputError
 from ddp_course.lab.figures.labels import text_width
-from ddp_course.lab.figures.style import DARK, MUTED, WIDTH, ink_on, new_canvas, rank_colour
+from ddp_course.lab.figures.style import ALARM, DARK, MUTED, WIDTH, ink_on, new_canvas, rank_colour
 
 LABELS, MARGIN, GAP = 0.75, 0.12, 0.08  # inches
 HEAD, BOX, LANE = 0.28, 0.36, 0.82  # inches: the row of numbers, a box, a lane with the text below its boxes
 FONT = 9  # points
-DIFFERENT = "#B3261E"  # the colour of frames where the ranks differ
 MOST_COLUMNS = 5
 
 
@@ -45,9 +44,9 @@ def collectives_started(started: dict, then: dict, title: str):
 
 def _draw(figure, axes, text, middle, top, width, colour, differ):
     if text is None:
-        axes.text(middle, top + BOX / 2, "not started", ha="center", va="center", color=DIFFERENT, fontsize=FONT)
+        axes.text(middle, top + BOX / 2, "not started", ha="center", va="center", color=ALARM, fontsize=FONT)
         return
-    frame = {"edgecolor": DIFFERENT, "linewidth": 2.5} if differ else {"linewidth": 0}
+    frame = {"edgecolor": ALARM, "linewidth": 2.5} if differ else {"linewidth": 0}
     axes.add_patch(Rectangle((middle - width / 2, top), width, BOX, facecolor=colour, **frame))
     widest = text_width(figure, text, FONT) / figure.dpi
     size = FONT * min(1.0, 0.92 * width / widest)

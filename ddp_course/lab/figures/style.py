@@ -27,6 +27,8 @@ DARK = "#2B2B2B"
 MUTED = "#6E6E6E"
 PALE = "#EFEFEF"
 NEUTRAL = "#7A8794"
+HIGHLIGHT = "#D55E00"  # what the title speaks of, or what went wrong
+ALARM = "#B3261E"  # a difference between ranks, or a kill
 HATCHED = {"hatch": "////", "edgecolor": "#C2C2C2"}  # of a bar in which a process only waits or starts
 
 
