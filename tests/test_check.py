@@ -134,6 +134,9 @@ def test_one_more_hint_at_each_call(monkeypatch):
     assert [shown_hint.number for shown_hint in shown] == [1, 2, 3, 3]
     assert [shown_hint.text for shown_hint in shown[:3]] == hints
     assert repr(shown[0]).startswith("Hint 1 of 3: ") and "<b>Hint 1 of 3.</b>" in shown[0]._repr_html_()
+    names_the_solution = ["solutions/02_ranks_and_collectives.ipynb" in repr(shown_hint) for shown_hint in shown]
+    assert names_the_solution == [False, False, True, True]
+    assert 'href="../solutions/02_ranks_and_collectives.ipynb"' in shown[2]._repr_html_()
     with pytest.raises(InputError, match="no question '09.9'"):
         hint("09.9")
 

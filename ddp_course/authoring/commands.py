@@ -169,7 +169,8 @@ def exercise_text(solution: Path) -> str:
 
     Cells tagged `solution` are removed (nbconvert's TagRemovePreprocessor). Each region from `### BEGIN SOLUTION` to
     `### END SOLUTION`, also inside a `%%writefile` cell, becomes one line, indented like the mark, that raises
-    NotImplementedError (nbgrader's ClearSolutions). Outputs are removed. Raises InputError if the marks do not pair up.
+    NotImplementedError (nbgrader's ClearSolutions). Outputs are removed. A cell at the end links to the solution.
+    Raises InputError if the marks do not pair up.
     """
     try:
         from nbconvert.preprocessors import ClearOutputPreprocessor, TagRemovePreprocessor
@@ -191,6 +192,8 @@ def exercise_text(solution: Path) -> str:
         ClearOutputPreprocessor(),
     ):
         nb, _resources = preprocessor.preprocess(nb, {})
+    link = f"A right answer to each, explained: [solutions](../solutions/{solution.name})."
+    nb.cells.append(nbformat.v4.new_markdown_cell(link, id="solutions"))
     nb.metadata["ddp_course"] = {
         "generated_from": f"{solution.parent.name}/{solution.name}",
         "do_not_edit": "edit the solution, then run: make exercises",

@@ -58,9 +58,9 @@ def run_variants(name: str, script: str | Path) -> list[JobRecord]:
 
 def hint(name: str) -> Hint:
     """The next hint to question `name`; after the last hint, the last one again."""
-    hints = load(name).hints
-    _hints_given[name] = min(_hints_given.get(name, 0) + 1, len(hints))
-    return Hint(hints[_hints_given[name] - 1], _hints_given[name], len(hints))
+    exercise = load(name)
+    _hints_given[name] = min(_hints_given.get(name, 0) + 1, len(exercise.hints))
+    return exercise.hint(_hints_given[name])
 
 
 def given_script(name: str, folder: str | Path = "scripts") -> Path:
@@ -90,10 +90,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         options = parser.parse_args(arguments)
         if options.hint is not None:
-            hints = load(options.question).hints
-            if not 1 <= options.hint <= len(hints):
-                raise InputError(f"question {options.question} has hints 1 to {len(hints)}, not {options.hint}")
-            print(Hint(hints[options.hint - 1], options.hint, len(hints)))
+            print(load(options.question).hint(options.hint))
             return 0
         verdict = check(options.question, options.answer, strict=False)
     except InputError as error:

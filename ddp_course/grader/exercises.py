@@ -25,6 +25,7 @@ from ddp_course.base.errors import InputError
 from ddp_course.grader.answer_record import JobRecord
 from ddp_course.grader.answer_run import run_answers
 from ddp_course.grader.harness.job import Job
+from ddp_course.grader.verdict import Hint
 from ddp_course.grader.vocabulary import Check
 
 SOLUTIONS = Path(__file__).resolve().parents[2] / "solutions"
@@ -77,9 +78,19 @@ class Exercise:
         listed = re.search(rf"^\*\*Hints for {self.name}\*\*\n(.+?)\n\n\n", self._markdown(), re.MULTILINE | re.DOTALL)
         return [text.strip() for text in re.split(r"^\d\. ", listed[1], flags=re.MULTILINE)[1:]]
 
+    def hint(self, number: int) -> Hint:
+        """Hint `number`, from 1 on. Raises InputError if there is none."""
+        if not 1 <= number <= len(self.hints):
+            raise InputError(f"question {self.name} has hints 1 to {len(self.hints)}, not {number}")
+        return Hint(self.hints[number - 1], number, len(self.hints), f"solutions/{self._notebook.name}")
+
+    @property
+    def _notebook(self) -> Path:
+        return self.folder.parent.with_suffix(".ipynb")
+
     def _markdown(self) -> str:
         """The Markdown of the notebook, with two blank lines after each cell."""
-        cells = json.loads(self.folder.parent.with_suffix(".ipynb").read_text(encoding="utf-8"))["cells"]
+        cells = json.loads(self._notebook.read_text(encoding="utf-8"))["cells"]
         return "".join("".join(cell["source"]) + "\n\n\n" for cell in cells if cell["cell_type"] == "markdown")
 
     def run(self, answer: str | Path, jobs: list[Job] | None = None) -> list[JobRecord]:

@@ -83,17 +83,24 @@ class Verdict:
 
 @dataclass(repr=False)
 class Hint:
-    """Hint `number` of the `count` hints of a question, which a notebook cell shows as HTML."""
+    """Hint `number` of the `count` hints of a question, which a notebook cell shows as HTML.
+
+    solution: the notebook with a right answer, such as "solutions/05_sharding_data.ipynb"; the last hint names it.
+    """
 
     text: str
     number: int
     count: int
+    solution: str
 
     def __repr__(self) -> str:
-        return f"Hint {self.number} of {self.count}: {self.text}"
+        last = f"\n  a right answer: {self.solution}" if self.number == self.count else ""
+        return f"Hint {self.number} of {self.count}: {self.text}{last}"
 
     def _repr_html_(self) -> str:
-        return _box("#1E7BD2", f"<b>Hint {self.number} of {self.count}.</b> {html.escape(self.text)}")
+        last = f'<br>A right answer: <a href="../{self.solution}">{self.solution}</a>'
+        content = f"<b>Hint {self.number} of {self.count}.</b> {html.escape(self.text)}"
+        return _box("#1E7BD2", content + (last if self.number == self.count else ""))
 
 
 def _box(colour, content):
