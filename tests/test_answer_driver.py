@@ -17,12 +17,38 @@ import torch
 import torch.distributed as dist
 
 def drive(function, argument):
-    doubled = function(torch.ones(2, dtype=torch.float64))
+    try:
+        doubled = function(torch.ones(2, dtype=torch.float64))
+    except KeyError:
+        dist.barrier()
     return {"argument": argument, "doubled": doubled, "loaded": "wave" in sys.modules, "rank": dist.get_rank()}
 """
 CALLS = (Call([("a",), ("b",)], ""), Call([("c",), ("d",)], ""))
 DRIVEN = Job(2, function="double", calls=CALLS, driver=True, loads=("wave",))
+LEAVES = """
+import torch.distributed as dist
+
+def double(tensor):
+    if dist.get_rank() == 0:
+        raise KeyError("merges")
+    dist.all_reduce(tensor)
+"""
+GOES_ON = """
+import torch.distributed as dist
+
+def double(tensor, calls=[]):
+    calls.append(tensor)
+    if dist.get_rank() == 1:
+        dist.all_reduce(tensor)
+    elif len(calls) == 2:
+        dist.recv(tensor, 1)
+"""
+HANGING = Job(
+    2, function="double", calls=(Call([(1,)] * 2, "first"), Call([(2,)] * 2, "second")), driver=True, patience=1.0
+)
 ANSWERS = {
+    "leaves": (LEAVES, HANGING),
+    "goes on": (GOES_ON, HANGING),
     "right": ("def double(tensor):\n    return 2 * tensor\n", DRIVEN),
     "missing": ("def triple(tensor):\n    return 3 * tensor\n", DRIVEN),
     "raises": ("def double(tensor):\n    return tensor.twice()\n", DRIVEN),
@@ -65,6 +91,20 @@ def test_a_missing_function_and_an_error_in_a_function_are_blamed_on_the_answer(
     assert run_failure(missing, answer)[1] == "function missing"
     state, check, observed, look = run_failure(record_of["raises"], answer)
     assert (check, look) == ("raises", "answer.py, line 2: return tensor.twice()"), observed
+
+
+@pytest.mark.parametrize(
+    ("name", "positions"),
+    [
+        ("leaves", "rank 0 had raised KeyError: 'merges', rank 1 was in all_reduce (line 7)"),
+        ("goes on", "rank 0 was in recv from rank 1 (line 9) of the next case, rank 1 was in all_reduce (line 7)"),
+    ],
+)
+def test_a_hang_names_the_case_of_the_rank_that_is_behind(record_of, tmp_path, name, positions):
+    answer = tmp_path / "answer.py"
+    answer.write_text(ANSWERS[name][0])
+    observed = run_failure(record_of[name], answer).observed
+    assert observed == f"with 2 ranks (first): no end, and nothing moves: {positions}"
 
 
 def test_a_script_that_did_not_run_for_a_failed_answer_runs_for_the_next_one(tmp_path):

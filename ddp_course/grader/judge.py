@@ -112,7 +112,7 @@ def run_failure(record: JobRecord, answer: Path) -> RunFailure | None:
     causes = [number for number in raised if not is_symptom(ranks[number].raised["text"])]
     stubs = [number for number in causes if ranks[number].raised["not_implemented"]]
     died = [number for number, rank in enumerate(ranks) if _died(rank)]
-    prefix = call_prefix(record, (causes or died or raised or [0])[0])
+    prefix = call_prefix(record, (causes or died or [furthest_behind(record)])[0])
     # A rank without the function exits; another one may fail to connect to it before it looks for the function itself.
     missing = next((rank.missing for rank in ranks if rank.missing), None)
     if missing:
@@ -200,6 +200,11 @@ def call_prefix(record: JobRecord, number: int) -> str:
     return where(record.job.world, calls[done].scenario if done < len(calls) else "")
 
 
+def furthest_behind(record: JobRecord) -> int:
+    """The first of the ranks that are in the earliest call: the others may have gone on to the next one."""
+    return min(range(record.job.world), key=lambda number: len(record.ranks[number].results))
+
+
 def rank_positions(record: JobRecord) -> str:
     """Part of a sentence: the line or operation in which each rank was last, or that it had finished."""
     return ", ".join(f"rank {number} {_position(record, number)}" for number in range(record.job.world))
@@ -213,10 +218,12 @@ def _position(record: JobRecord, number: int) -> str:
     if _returned(record, number):
         return "had returned"
     if line is None:
-        return "was in no line of the answer"
+        return f"had {rank.left}" if rank.left else "was in no line of the answer"
+    ahead = len(rank.results) > len(record.ranks[furthest_behind(record)].results)
+    case = " of the next case" if ahead else ""
     if rank.operations[-1] and rank.operations[-1][-1].line == line:
-        return f"was{last_operation(rank)}"
-    return f"was in line {line}"
+        return f"was{last_operation(rank)}{case}"
+    return f"was in line {line}{case}"
 
 
 def last_operation(rank: RankRecord) -> str:

@@ -4,6 +4,7 @@ import functools
 import gc
 import importlib
 import importlib.util
+import inspect
 import linecache
 import os
 import resource
@@ -27,6 +28,8 @@ from ddp_course.launcher.forked import rank_environment, run_script, set_up_proc
 
 LARGEST_FILE = 64 * 2**20  # bytes that a rank may print, or write to one file
 STUCK = 17  # exit code of a rank that did not end in time
+
+_left = ""  # RankRecord.left
 
 
 def run_rank(task: Task, rank: int, port: int, folder: Path, reader: Connection, writer: Connection):
@@ -62,7 +65,7 @@ def run_rank(task: Task, rank: int, port: int, folder: Path, reader: Connection,
         raise
     except BaseException as error:
         notes(pending.wait_faults())
-        notes({"raised": _error_note(error, answer)})
+        notes({"raised": _error_note(error, answer), "left": _left})
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)  # at once, so that the other ranks see it; no exit handler of the answer can delay it
@@ -77,7 +80,7 @@ def _end_when_time_is_up(reader, notes, answer):
         line = line_in(answer, sys._current_frames().get(main_thread))
         if line is None:
             time.sleep(0.5)  # another rank may have died just now, and this one be about to note its own error
-        notes({"stuck": True, "line": line})
+        notes({"stuck": True, "line": line, "left": _left})
         os._exit(STUCK)
 
     threading.Thread(target=expire, daemon=True).start()
@@ -100,7 +103,7 @@ def _call_function(task: Task, rank: int, port: int, notes: Notes):
             notes({"missing": {"function": job.function, "defined": defined}})
             return
         if job.driver:
-            function = functools.partial(importlib.import_module(f"{task.package}.driver").drive, function)
+            function = functools.partial(importlib.import_module(f"{task.package}.driver").drive, _watched(function))
         for number, call in enumerate(job.calls):
             arguments = call.args[rank]
             notes({"call": number})
@@ -111,6 +114,26 @@ def _call_function(task: Task, rank: int, port: int, notes: Notes):
     store.set(f"done/{rank}", "")
     store.wait([f"done/{other}" for other in range(world)])
     dist.destroy_process_group()
+
+
+def _watched(function: Callable) -> Callable:
+    """`function` for a driver, so that `_left` tells how its last call ended; a class or other callable as it is."""
+    if not inspect.isfunction(function):
+        return function
+
+    @functools.wraps(function)
+    def watched(*args, **kwargs):
+        global _left
+        _left = ""
+        try:
+            result = function(*args, **kwargs)
+        except BaseException as error:
+            _left = f"raised {traceback.format_exception_only(error)[-1].strip()[:200]}"
+            raise
+        _left = "returned"
+        return result
+
+    return watched
 
 
 def hash_of_rank(rank: int) -> Callable:
