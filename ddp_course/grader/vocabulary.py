@@ -335,7 +335,7 @@ def expect_few_bytes(
     counted = [operation for operation in operations if operation.op not in without]
     sent = total_bytes(counted)
     names = " and ".join(dict.fromkeys(operation.op for operation in counted if operation.bytes))
-    expect(sent <= limit, f"rank {rank} handed {sent:,} bytes to {names}{purpose}", look_at)
+    expect(sent <= limit, f"rank {rank} handed {sent:,} bytes to {names}{purpose}; {limit:,} are allowed", look_at)
     return sent
 
 
@@ -348,7 +348,8 @@ def expect_few_operations(case: Case, max_operations: int, max_bytes: int, look_
         total = total_bytes(operations)
         expect(
             len(operations) <= max_operations and total <= max_bytes,
-            f"rank {rank} started {len(operations)} operations with {total:,} bytes in all",
+            f"rank {rank} started {plural(len(operations), 'operation')} with {total:,} bytes in all; the limits "
+            f"are {max_operations} and {max_bytes:,}",
             look_at,
         )
     return max(map(len, case.operations))

@@ -68,7 +68,7 @@ def each_number_is_sent_once(case, rank, result):
         f"rank {rank} started a barrier, which sends to all ranks",
         "a rank waits for what it receives, and for nothing else",
     )
-    purpose = f"; its outputs and the gradients of its inputs have {right:,}"
+    purpose = " for its outputs and the gradients of its inputs"
     look_at = "which rank needs a tensor: the next one an output, the one before a gradient, each as long as it is"
     expect_few_bytes(rank, case.operations[rank], right, purpose, look_at, without=("recv",))
 

@@ -94,7 +94,7 @@ def each_gradient_is_sent_once(case, rank, result):
         over_tp = 2 * PER_UPDATE // dp * CONTEXT * WIDTH  # numbers, also if a rank is alone on tp
         limit += 8 * (over_tp + ranks[rank]["parameter_count"]) + 64
     own_operations = [operation for operation in case.operations[rank] if operation.line is not None]
-    purpose = f" in {len(result)} steps; its gradients, a few numbers and what the layers send make {limit:,}"
+    purpose = f" in {len(result)} steps, for its gradients, a few numbers and what the layers send"
     look_at = "how often a gradient goes over dp: once; peers on tp have their own parts, or the same: no sum is needed"
     expect_few_bytes(rank, own_operations, limit, purpose, look_at)
 

@@ -79,6 +79,7 @@ def the_matrix_stays_small(case, rank, result):
     rows, columns = ROWS, ROWS * case.world
     expect(
         result["largest"] <= 2 * rows * columns,
-        f"rank {rank} built a tensor of {result['largest']} numbers; its rows and all columns make {rows * columns}",
+        f"rank {rank} built a tensor of {result['largest']} numbers; its rows and all columns make {rows * columns}, "
+        f"and twice as many are allowed",
         "which rows a rank needs: those whose loss it returns",
     )
