@@ -69,7 +69,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "order_of_a_set", "takes the values in the order of a set of names, which differs from rank to rank",
-        check="the_means_are_exact", says="rank 1 lists 63 metrics in another order", look="set has none to rely on", edit="""
+        check="the_means_are_exact", says="metrics in another order", look="set has none to rely on", edit="""
         -    names = sorted(sums)  # a dict keeps the order in which it was filled, and that may differ from rank to rank
         +    names = list(set(sums))
     """),
