@@ -288,6 +288,13 @@ def expect_one_verdict(case: Case, detector: str, look_at: str) -> None:
 
     look_at: where to look if the ranks returned different values.
     """
+    first, *others = verdicts_of(case, detector)
+    for rank, verdict in enumerate(others, start=1):
+        expect(verdict == first, f"{detector} returned {verdict} on rank {rank} and {first} on rank 0", look_at)
+
+
+def verdicts_of(case: Case, detector: str) -> list[bool]:
+    """What `detector` returned on each rank, also as a tensor. Raises Wrong unless each is True or False."""
     verdicts = [number(result) for result in case.results]
     for rank, verdict in enumerate(verdicts):
         expect(
@@ -295,9 +302,7 @@ def expect_one_verdict(case: Case, detector: str, look_at: str) -> None:
             f"{detector} returned {verdict!r} on rank {rank}; it should be True or False",
             "the line that returns",
         )
-        expect(
-            verdict == verdicts[0], f"{detector} returned {verdict} on rank {rank} and {verdicts[0]} on rank 0", look_at
-        )
+    return verdicts
 
 
 def called_once(detector: str, argument: str, jobs: Sequence[Job], look_at: str) -> Check:

@@ -1,6 +1,6 @@
 """04.2: a barrier in the clean-up holds back the traceback of a crash; a detector that sees it, and a clean run."""
 
-from ddp_course.grader.vocabulary import by_pattern, check, driver_job, expect, number
+from ddp_course.grader.vocabulary import by_pattern, check, driver_job, expect, verdicts_of
 
 from .driver import MESSAGE, TIMEOUT, VERSIONS
 
@@ -104,13 +104,7 @@ def the_other_ranks_fail_too(case, rank, result):
     begin="given {scenario}, ",
 )
 def the_detector_tells_them_apart(case):
-    verdicts = [number(result) for result in case.results]
-    for rank, verdict in enumerate(verdicts):
-        expect(
-            isinstance(verdict, bool),
-            f"{DETECTOR} returned {verdict!r} on rank {rank}; it should be True or False",
-            "the line that returns, on every rank",
-        )
+    verdicts = verdicts_of(case, DETECTOR)
     _, _, hides = VERSIONS[case.scenario]
     expect(
         any(verdicts) == hides,
