@@ -1,5 +1,6 @@
 """12.3: every rank draws the same samples by weight. The repair: one draw for all ranks, and a share for each."""
 
+import itertools
 import math
 
 from ddp_course.grader.vocabulary import Wrong, cases, check, driver_job, expect, where
@@ -7,19 +8,21 @@ from ddp_course.grader.vocabulary import Wrong, cases, check, driver_job, expect
 FUNCTION = "indices"
 WEIGHTS = [1.0, 0.0, 3.0, 6.0, 0.0, 10.0]  # their sum is 20
 MANY, AGAIN, FIRST, FEW = "4,000 draws", "epoch 0 again", "40 draws", "equal weights"
-NEXT_SEED, OTHER_SEED = "the next seed", "another seed"
-STRIDES = 1, 100, 1000, 10_000, 65_536  # an answer may multiply the seed by one of these
+STRIDES = 1, 10, 100, 1000, 10_000, 65_536  # an answer may multiply the seed or the epoch by one of these
 CALLS = {  # weights, draws, seed, epoch
     FIRST: (WEIGHTS, 40, 4, 0),
-    OTHER_SEED: (WEIGHTS, 40, 1012, 0),
     AGAIN: (WEIGHTS, 40, 4, 0),
     "41 draws": (WEIGHTS, 41, 3, 0),
     "3 draws": (WEIGHTS, 3, 3, 5),
     FEW: ([0.5] * 50, 47, 8, 2),
     MANY: (WEIGHTS, 4000, 9, 1),
-    NEXT_SEED: (WEIGHTS, 40, 5, 0),
 }
-CALLS |= {f"epoch {stride}": (WEIGHTS, 40, 4, stride) for stride in STRIDES}
+EPOCHS = {epoch: f"epoch {epoch}" for epoch in STRIDES}  # of seed 4
+# In epoch 0. One number made of seed and epoch may be that of seed 4 in a later epoch: a sum, with one of them times a
+# stride, for 4 + stride; seed * (epoch + 1) for 8, (seed + 1) * (epoch + 1) for 9, their digits for 41.
+SEEDS = {seed: f"seed {seed}" for seed in (*(4 + stride for stride in STRIDES), 8, 9, 41, 1012)}
+CALLS |= {scenario: (WEIGHTS, 40, 4, epoch) for epoch, scenario in EPOCHS.items()}
+CALLS |= {scenario: (WEIGHTS, 40, seed, 0) for seed, scenario in SEEDS.items()}
 JOBS = [driver_job(world, FUNCTION, CALLS) for world in (1, 2, 3, 4)]
 
 
@@ -91,21 +94,24 @@ def the_draws_are_those_of_one_process(records):
 def seed_and_epoch_decide(cases):
     drawn = {case.scenario: drawn_by_all(case) for case in cases}
     begin, first = where(cases[0].world), drawn[FIRST]
-    expect(
-        drawn["epoch 1"] != first,
-        f"{begin}epochs 0 and 1 have the same draws, {first[:6]} ...",
-        "what of your draw depends on the epoch",
-    )
-    expect(
-        drawn[OTHER_SEED] != first,
-        f"{begin}seeds 4 and 1012 have the same draws, {first[:6]} ...",
-        "what of your draw depends on the seed",
-    )
-    for epoch in STRIDES:
+    for epoch, scenario in EPOCHS.items():
         expect(
-            drawn[f"epoch {epoch}"] != drawn[NEXT_SEED],
-            f"{begin}seed 4 in epoch {epoch} and seed 5 in epoch 0 have the same draws, {drawn[NEXT_SEED][:6]} ...",
-            "a sum or an exclusive or does not tell its two parts apart: numpy.random.SeedSequence([seed, epoch]) does",
+            drawn[scenario] != first,
+            f"{begin}epochs 0 and {epoch} have the same draws, {first[:6]} ...",
+            "what of your draw depends on the epoch",
+        )
+    for seed, scenario in SEEDS.items():
+        expect(
+            drawn[scenario] != first,
+            f"{begin}seeds 4 and {seed} have the same draws, {first[:6]} ...",
+            "what of your draw depends on the seed: torch uses the lower 32 bits of the number that manual_seed gets",
+        )
+    for (epoch, in_epoch), (seed, of_seed) in itertools.product(EPOCHS.items(), SEEDS.items()):
+        expect(
+            drawn[in_epoch] != drawn[of_seed],
+            f"{begin}seed 4 in epoch {epoch} and seed {seed} in epoch 0 have the same draws, {drawn[of_seed][:6]} ...",
+            "one number made of both by a sum, a product or digits does not tell them apart, nor does an exclusive or: "
+            "numpy.random.SeedSequence([seed, epoch]) does",
         )
     expect(
         drawn[AGAIN] == first,
