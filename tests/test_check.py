@@ -19,12 +19,13 @@ from ddp_course.authoring.notebook_run import output_texts, read_notebook
 from ddp_course.base.errors import InputError
 from ddp_course.grader import answer_run
 from ddp_course.grader import check as checking
-from ddp_course.grader.answer_record import cases
+from ddp_course.grader.answer_record import JobRecord, cases
 from ddp_course.grader.answer_run import collective_logs, run_answers
 from ddp_course.grader.check import check, given_script, hint, load, main
 from ddp_course.grader.exercises import names
 from ddp_course.grader.harness.job import Call, Ending, Job
-from ddp_course.grader.judge import grade
+from ddp_course.grader.harness.notes import RankRecord
+from ddp_course.grader.judge import grade, run_failure
 from ddp_course.grader.verdict import NotPassed, Verdict
 
 RIGHT = """
@@ -239,7 +240,21 @@ def test_answers_that_have_to_be_ended(monkeypatch):
     monkeypatch.setattr(question, "jobs", [replace(job, seconds=2.0) for job in question.jobs])
     verdicts = graded({"02.1": {name: text for name, (text, _) in ENDLESS.items()}})["02.1"]
     for name, verdict in verdicts.items():
-        assert not verdict.passed and re.search(f"no end after 2 s: {ENDLESS[name][1]}", verdict.observed), verdict
+        message = f"no end after 2 s, in case 1 of 8: {ENDLESS[name][1]}"
+        assert not verdict.passed and re.search(message, verdict.observed), verdict
+
+
+def test_an_answer_that_takes_too_long_is_told_how_far_it_came(tmp_path):
+    """It may be slow, and its ranks may meet in every collective."""
+    answer = tmp_path / "answer.py"
+    answer.write_text(ENDLESS["loops"][0])
+    calls = tuple(Call([(1,), (2,)], f"case {number}") for number in (1, 2, 3))
+    ranks = [RankRecord([1], operations=[[], []], stuck=True, line=line) for line in (2, 3)]
+    record = JobRecord(Job(2, "global_mean", calls, seconds=8.0), ranks, started=True, finished=True)
+    failure = run_failure(record, answer)
+    assert failure.observed.startswith("with 2 ranks (case 2): no end after 8 s, in case 2 of 3: rank 0 was in line 2,")
+    assert failure.look == "is it slow, or does it loop without end? The 8 s are for all 3 cases"
+    assert "is it slow" not in run_failure(replace(record, stood_still=True), answer).look
 
 
 def test_an_answer_that_kills_the_harness():

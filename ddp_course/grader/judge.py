@@ -129,7 +129,7 @@ def run_failure(record: JobRecord, answer: Path) -> RunFailure | None:
         observed = f"{prefix}the process that runs the ranks was killed"
         return RunFailure(CRASHED, "dies", observed, "what ends processes there")
     if any(rank.stuck or rank.ended_by_grader for rank in ranks):
-        how = "no end, and nothing moves" if record.stood_still else f"no end after {record.job.seconds:g} s"
+        how = "no end, and nothing moves" if record.stood_still else f"no end after {_time_used(record)}"
         return _hang(record, "does not end", f"{prefix}{how}", answer)
     if raised and not _returned(record, raised[0]) and not any(rank.ended for rank in ranks):
         return _hang(record, "does not end", f"{prefix}no end, until rank {raised[0]} would wait no longer", answer)
@@ -205,6 +205,13 @@ def furthest_behind(record: JobRecord) -> int:
     return min(range(record.job.world), key=lambda number: len(record.ranks[number].results))
 
 
+def _time_used(record: JobRecord) -> str:
+    """Such as "8 s, in case 13 of 26": the time of a job is for all its calls together."""
+    job, calls = record.job, len(record.job.calls)
+    case = min(len(record.ranks[furthest_behind(record)].results) + 1, calls)
+    return f"{job.seconds:g} s" + f", in case {case} of {calls}" * (calls > 1)
+
+
 def rank_positions(record: JobRecord) -> str:
     """Part of a sentence: the line or operation in which each rank was last, or that it had finished."""
     return ", ".join(f"rank {number} {_position(record, number)}" for number in range(record.job.world))
@@ -258,6 +265,9 @@ def _where_to_look(record: JobRecord, answer: Path) -> str:
     unfinished = [rank for rank in record.ranks if not rank.ended]
     if any("new_group(" in lines[rank.line - 1] for rank in unfinished if rank.line and rank.line <= len(lines)):
         return "new_group waits for all ranks, those outside the group too: which of them does not call it?"
+    job, computed = record.job, any(rank.stuck for rank in record.ranks) and not record.stood_still
+    if computed and job.patience < job.seconds and len(job.calls) > 1:
+        return f"is it slow, or does it loop without end? The {job.seconds:g} s are for all {len(job.calls)} cases"
     last_ops = {rank.operations[-1][-1].op for rank in unfinished if rank.operations[-1]}
     if last_ops and last_ops <= set(QUESTION_OF_SENDS):
         return QUESTION_OF_SENDS[last_ops.pop()] if len(last_ops) == 1 else "which send and which receive never meet?"
