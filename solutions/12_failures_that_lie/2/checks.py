@@ -58,7 +58,7 @@ CASES = {  # of each number of ranks, by scenario
     for world, rows in ((4, ON_4), (3, ON_3), (2, ON_2), (1, []))
 }
 CALLS = {world: {name: row[:2] for name, row in rows.items()} for world, rows in CASES.items()}
-JOBS = [driver_job(world, FUNCTION, calls, seconds=8.0, loads=("torch._dynamo",)) for world, calls in CALLS.items()]
+JOBS = [driver_job(world, FUNCTION, calls, seconds=24.0, loads=("torch._dynamo",)) for world, calls in CALLS.items()]
 
 
 @check("no alarm where all ranks hold the same, also with a NaN, or a BatchNorm", scenarios=SOUND)
