@@ -20,6 +20,9 @@ BROKEN = {
     "no_tensors": "rank 0 writes the numbers of its state without the tensors",
     "of_the_last_rank": "rank 0 writes the state of the last rank",
     "rewrites": "rank 0 writes, and puts the new state into the files of the steps before",
+    "adds_the_step": "rank 0 writes its state, and the step as one more entry",
+    "as_half": "rank 0 writes its state, with every tensor as float16",
+    "numbered": "rank 0 writes, named by how many files there are",
 }
 LOOK = {
     "given": "what one save shows, and what three within a second would",
@@ -33,14 +36,17 @@ LOOK = {
     "rewrites": "whether the files of the steps before are still as they were",
     "no_tensors": "what of the saved state your check looks for in the file",
     "of_the_last_rank": "how the states that your check saves differ from rank to rank",
+    "adds_the_step": "whether a file holds an entry that was not in the state",
+    "as_half": "dtypes: a 1 in float16 equals one in float32 and an integer 1",
+    "numbered": "what becomes of the other files if one is removed before the next save",
 }
 
 
 def job(world, *names):
     calls = {(RIGHT | BROKEN).get(name, OWN): (name,) for name in names}
-    # One job tries the answer's check on 15 ways to save, some of them slow, and it may call each as often as it likes
+    # One job tries the answer's check on 18 ways to save, some of them slow, and it may call each as often as it likes
     # and sleep, to see who waits: that is no standstill.
-    return driver_job(world, "check_save", calls, seconds=24.0, patience=24.0)
+    return driver_job(world, "check_save", calls, seconds=30.0, patience=30.0)
 
 
 JOBS = [job(2, "own", *RIGHT, *BROKEN), job(3, "own", "step_names", "every_rank", "of_the_last_rank")]

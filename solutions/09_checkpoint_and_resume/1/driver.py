@@ -127,6 +127,20 @@ class Save:
             self.step_names(folder, step, states[0])
         dist.barrier()
 
+    def adds_the_step(self, folder, step, state):
+        """The state and one entry more."""
+        _write(folder, f"step_{step:06d}.pt", {**state, "saved_at_step": step})
+
+    def as_half(self, folder, step, state):
+        """The state with other dtypes."""
+        half = {name: value.half() if torch.is_tensor(value) else value for name, value in state.items()}
+        _write(folder, f"step_{step:06d}.pt", half)
+
+    def numbered(self, folder, step, state):
+        """When a file was removed, the next one takes the name of the newest and replaces it."""
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(folder, f"{len(list(folder.iterdir()))}.pt", state)
+
     # ---- the answer's ----
 
     def own(self, folder, step, state):

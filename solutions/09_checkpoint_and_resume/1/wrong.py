@@ -14,6 +14,9 @@ ANSWERS = (
                  save(f"{folder}/shared", step, state_of(rank, step))
         +        dist.barrier()
                  saved.append(plain(state_of(0, step)))
+        @@
+             save(f"{folder}/shared", 4, state_of(rank, 4))
+        +    dist.barrier()
     """),
     WrongAnswer(
         "no_rank_waits", "the other ranks do not wait for rank 0",
@@ -99,13 +102,11 @@ ANSWERS = (
         -        Path(folder).mkdir(parents=True, exist_ok=True)
     """),
     WrongAnswer(
-        "looks_at_two_saves", "the check saves only twice: it misses that the third save removes the first file",
-        check="the_check_fails_what_is_broken", says="removes all files but the two newest: check_save returned True",
-        look="when the third is saved", edit="""
-        -    for step in (1, 2, 3):
-        -        save(f"{folder}/shared", step, state_of(rank, step))
-        +    for step in (1, 2):
-        +        save(f"{folder}/shared", step, state_of(rank, step))
+        "compares_values_alone", "the check compares values: it misses that a file holds them in another dtype",
+        check="the_check_fails_what_is_broken", says="with every tensor as float16: check_save returned True",
+        look="dtypes", edit="""
+        -        return {name: (v.dtype, v.tolist()) if torch.is_tensor(v) else v for name, v in state.items()}
+        +        return {name: torch.as_tensor(v).tolist() for name, v in state.items()}
     """),
     WrongAnswer(
         "tries_elsewhere", "the check tries the save outside the folder that it was given",
@@ -175,12 +176,19 @@ ANSWERS = (
             dist.broadcast_object_list(written, src=0)
 
 
+        def state_of(rank, step):
+            return {"step": step, "rank": rank, "weights": torch.full((5000,), float(step))}
+
+
+        def listed(state):
+            return [(name, getattr(value, "dtype", ""), torch.as_tensor(value).tolist()) for name, value in state.items()]
+
+
         def contents(folder):
             found = {}
             for name in os.listdir(folder) if os.path.isdir(folder) else []:
                 try:
-                    state = torch.load(os.path.join(folder, name))
-                    found[name] = (state["step"], state["rank"], state["weights"].sum().item())
+                    found[name] = listed(torch.load(os.path.join(folder, name)))
                 except Exception:
                     found[name] = "broken"
             return found
@@ -189,10 +197,15 @@ ANSWERS = (
         def check_save(save, folder):
             rank, problems, before = dist.get_rank(), [], {}
             for step in range(4):
-                save(folder, step, {"step": step, "rank": rank, "weights": torch.full((5000,), float(step))})
+                for name in [name for name in before if step == 3 and before[name] == listed(state_of(0, 0))]:
+                    del before[name]
+                    if rank == 0:
+                        os.remove(os.path.join(folder, name))
+                dist.barrier()
+                save(folder, step, state_of(rank, step))
                 now = contents(folder)
                 new = [now[name] for name in now if name not in before]
-                if new != [(step, 0, 5000.0 * step)] or any(now.get(name) != before[name] for name in before):
+                if new != [listed(state_of(0, step))] or any(now.get(name) != before[name] for name in before):
                     problems.append(step)
                 dist.barrier()
                 time.sleep(0.25)  # for a rank that is still writing
