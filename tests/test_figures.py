@@ -180,12 +180,13 @@ def test_coinciding_curves_stay_visible_the_first_thick_the_later_thin():
     assert list(second.get_ydata()) == [record["loss"] for record in TRAINING]
 
 
-def test_a_gap_panel_shows_each_later_curve_less_the_first_at_shared_steps():
+def test_a_gap_panel_shows_each_later_curve_minus_the_first_at_shared_steps():
     later = [{"step": step, "loss": TRAINING[step]["loss"] + 0.5} for step in (3, 4)] + [{"step": 99, "loss": 1.0}]
     figure = figures.loss_curves({"one": TRAINING, "two": later}, "They differ", gap=True)
     [dots] = figure.axes[1].lines
     assert list(dots.get_xdata()) == [3, 4] and list(dots.get_ydata()) == pytest.approx([0.5, 0.5])
     assert figure.axes[1].get_xlabel() == "optimizer step" and not figure.axes[0].get_xlabel()
+    assert figure.axes[1].get_title(loc="left") == "minus one"
 
 
 def test_a_run_directory_is_read_with_its_validation_losses(tmp_path):

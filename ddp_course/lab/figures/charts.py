@@ -71,7 +71,7 @@ def loss_curves(curves: dict, title: str, *, key: str = "loss", gap: bool = Fals
     curves: name -> run directory (its metrics.jsonl is read) or list of records: dicts with "step" and `key`
         (training), or "step" and "val_loss" (validation, drawn only for key="loss").
     key: the value to draw: "loss", "learning_rate", "grad_norm", "tokens_per_s", ...
-    gap: below, each later curve less the first, at the steps that both have: curves that coincide show no difference.
+    gap: below, each later curve minus the first, at the steps that both have: curves that coincide show no difference.
     Raises InputError if there are no curves, or one has no record with "step" and `key`.
     """
     if not curves:
@@ -101,7 +101,7 @@ def loss_curves(curves: dict, title: str, *, key: str = "loss", gap: bool = Fals
             look.update(mark)
         looks.append(look)
     if gap:
-        _draw_gaps(lower, lines, [look["color"] for look in looks])
+        _draw_gaps(lower, dict(zip(curves, lines, strict=True)), [look["color"] for look in looks])
     lower.set_xlabel("optimizer step")
     axes.set_ylabel(AXIS_NAMES.get(key, key.replace("_", " ")) + (" (marks: validation)" if has_validation else ""))
     axes.grid(axis="y")
@@ -109,13 +109,13 @@ def loss_curves(curves: dict, title: str, *, key: str = "loss", gap: bool = Fals
     return figure
 
 
-def _draw_gaps(axes, lines: list[dict], colours: list[str]) -> None:
-    """Dots for each later line less the first. lines: step -> value."""
-    first, *others = lines
-    for line, colour in zip(others, colours[1:], strict=True):
+def _draw_gaps(axes, lines: dict[str, dict], colours: list[str]) -> None:
+    """Dots for each later line minus the first. lines: name -> step -> value."""
+    (name, first), *others = lines.items()
+    for (_, line), colour in zip(others, colours[1:], strict=True):
         shared = [step for step in line if step in first]
         axes.plot(shared, [line[step] - first[step] for step in shared], ".", color=colour, markersize=4)
-    axes.set_ylabel("less\nthe first")
+    axes.set_title(f"minus {name}", loc="left", fontsize=8.5, fontweight="normal")
 
 
 def _label_ends(figure, axes, names: list[str], looks: list[dict], ends: list[float]) -> None:
