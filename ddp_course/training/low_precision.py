@@ -26,7 +26,7 @@ def round_stochastically(weight: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def in_float8(values: Tensor, block: int | None = None, scaled: bool = True) -> Tensor:
-    """`values` rounded to FP8 (e4m3). scaled: as multiples of a scale with which the largest value becomes 448.
+    """`values` rounded to FP8 (e4m3). scaled: times a scale, so that the largest becomes 448, and divided by it again.
 
     block: so many neighbours of the last dimension, which it divides, share a scale; None: the whole tensor does.
     """
