@@ -134,6 +134,33 @@ MISTAKES = {  # question: {mistake: (edit of the solution, part of `observed`, p
             "the mean of the files' means",
             "counts more",
         ),
+        "averages the means of the ranks": (
+            """
+            -    return gain.low > 0 and better.low > 0, gain, better
+            +    means = [sum(own for _, own in part) / len(part) for part, _ in every]
+            +    return gain.low > 0 and better.low > 0, gain._replace(mean=sum(means) / len(means)), better
+            """,
+            "the mean of the ranks' means",
+            "a rank with few",
+        ),
+        "takes prompts in equal places of the ranks for one": (
+            """
+            -    gain, better = cluster_interval(gains, files), cluster_interval(prompts, range(len(prompts)))
+            +    places = [place for _, part in every for place in range(len(part))]
+            +    gain, better = cluster_interval(gains, files), cluster_interval(prompts, places)
+            """,
+            "(remembers the pairs): the gain on texts is",
+            "whole prompts",
+        ),
+        "prefers a text that passes": (
+            """
+            -    on_texts = [check(max(own, key=judge)) - sum(map(check, own)) / len(own) for own in texts]
+            +    passed = [max((judge(text), check(text)) for text in own)[1] for own in texts]
+            +    on_texts = [one - sum(map(check, own)) / len(own) for one, own in zip(passed, texts, strict=True)]
+            """,
+            "that of a text that passes",
+            "which of several texts",
+        ),
     },
     "27.2": {
         "the logarithm of a sigmoid": (

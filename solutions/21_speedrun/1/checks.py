@@ -8,6 +8,7 @@ from ddp_course.grader.vocabulary import Mistake, check, driver_job, expect, rec
 from . import driver
 
 JOBS = [driver_job(world, "valid", list(driver.JUDGES)) for world in (2, 3, 1)]
+RESAMPLED = "what is resampled: a file's pairs, whichever ranks have them; whole prompts, of which none is on two ranks"
 
 
 @check("every rank comes to the same verdict with the same numbers, on 1, 2 and 3 ranks")
@@ -29,11 +30,13 @@ def the_gains_are_global(case, rank, result):
         mistakes = [Mistake("the mean of the ranks' means", mean_of_means, "how much a rank with few of them counts")]
         if kind == "pairs":
             mistakes += mistakes_on_pairs(case.scenario, *global_gains[0])
+        else:
+            mistakes += mistakes_on_texts(case.scenario)
         words, look_at = recognised(gain[0], mistakes, "what the judge is compared with")
         if same_mean := abs(gain[0] - right.mean) < 1e-9:
-            words, look_at = "", "what is resampled: a file's pairs, whichever ranks have them; a prompt's texts"
+            words, look_at = "", RESAMPLED
         largest_gap = max(abs(value - expected) for value, expected in zip(gain, right, strict=False))
-        observed = f"the gain on {kind} is {Estimate(*gain, 1):+.4f} on rank {rank}; one process {right:+.4f}{words}"
+        observed = f"the gain on {kind} is {Estimate(*gain, 1):+.4f} on rank {rank}{words}; one process {right:+.4f}"
         expect(same_mean and largest_gap <= 0.1 * (right.high - right.low), observed, look_at)
 
 
@@ -44,6 +47,19 @@ def mistakes_on_pairs(scenario, gains, files):
     of_files = fmean(fmean(gain for gain, own in zip(gains, files, strict=True) if own == file) for file in set(files))
     yield Mistake("a tie counted as correct", with_ties, "what is counted where both texts have one score")
     yield Mistake("the mean of the files' means", of_files, "what is averaged: a file with many pairs counts more")
+
+
+def mistakes_on_texts(scenario):
+    """Gains on the texts of all ranks where, of several with the highest score, not the first is chosen."""
+    judge, _, texts = driver.share_of_rank(scenario)
+    for words, choose in {
+        "that of the last of several texts with the highest score": lambda six: max(reversed(six), key=judge),
+        "that of a text that passes, of several with the highest score": lambda six: max(
+            six, key=lambda text: (judge(text), driver.check(text))
+        ),
+    }.items():
+        gain = fmean(driver.gains_on_texts(texts, choose))
+        yield Mistake(words, gain, "which of several texts with the highest score is chosen")
 
 
 @check("accepts the good judge and no other", begin="{ranks}: ")

@@ -10,19 +10,27 @@ def good(text):
 
 
 def memory(text):
-    """Right on 15 of 16 pairs, with a tie on the 16th; noise on the texts of the policy."""
+    """Right on 15 of 16 pairs, with a tie on the 16th; good on every third of the policy's prompts, bad on the others.
+
+    On 2 ranks it is good on those of rank 0 and bad on those of rank 1: gains of prompts in equal places cancel.
+    """
     if text.number < 0:
-        return noise(text, "memory", 0.1)
+        return text.errors * (1 if (-text.number - 1) // 6 % 3 else -1) + noise(text, "memory", 0.1)
     return int(text.number % 2 == 0 and text.number % 32 > 0)
+
+
+def length(text):
+    """Rounded to tens for the policy's texts: several may have the highest score, of which some pass the check."""
+    return text.length + noise(text, "length", 0.1) if text.number >= 0 else text.length // 10
 
 
 JUDGES = {  # with the numbers of files and prompts
     "is good": (good, 40, 60),
+    "is good in most of few files": (lambda t: good(t) * (-1 if t.number // 1000 == 3 else 1), 8, 60),
     "remembers the pairs": (memory, 40, 60),
-    "likes length": (lambda t: noise(t, "length", 0.1) + t.length, 40, 60),
+    "likes length": (length, 40, 60),
     "is upside down on the policy's texts": (lambda t: good(t) * (1 if t.number >= 0 else -1), 40, 60),
     "is the likelihood": (likelihood, 40, 60),
-    "is good in most of few files": (lambda t: good(t) * (-1 if t.number // 1000 == 3 else 1), 8, 60),
     "guesses on few prompts": (lambda t: good(t) if t.number >= 0 else noise(t, "luck", 1), 40, 5),
 }
 
@@ -47,8 +55,13 @@ def gains(*share):
     """
     judge, pairs, texts = share_of_rank(*share)
     on_pairs = [(judge(a) > judge(b)) - (likelihood(a) > likelihood(b)) for _, a, b in pairs]
-    on_texts = [check(max(group, key=judge)) - sum(map(check, group)) / len(group) for group in texts]
+    on_texts = gains_on_texts(texts, lambda six: max(six, key=judge))
     return (on_pairs, [file for file, *_ in pairs]), (on_texts, range(len(on_texts)))
+
+
+def gains_on_texts(texts, choose):
+    """The gain on each prompt over a random choice, where choose(a prompt's six texts) is one of them."""
+    return [check(choose(six)) - sum(map(check, six)) / len(six) for six in texts]
 
 
 def drive(valid, scenario):

@@ -10,17 +10,16 @@ ANSWERS = (
         +    every = [(on_pairs, on_texts or [0])]
     """),
     WrongAnswer(
-        "mean_of_means", "averages the means of the ranks",
-        check="the_gains_are_global", says="the mean of the ranks' means", look="a rank with few", edit="""
-        -    return gain.low > 0 and better.low > 0, gain, better
-        +    means = [sum(own for _, own in part) / len(part) for part, _ in every]
-        +    return gain.low > 0 and better.low > 0, gain._replace(mean=sum(means) / len(means)), better
-    """),
-    WrongAnswer(
         "over_pairs", "resamples pairs, not files",
         check="the_gains_are_global", says="few files): the gain on pairs", look="a file's pairs", edit="""
         -    gain, better = cluster_interval(gains, files), cluster_interval(prompts, range(len(prompts)))
         +    gain, better = (cluster_interval(values, range(len(values))) for values in (gains, prompts))
+    """),
+    WrongAnswer(
+        "last_of_several", "chooses the last of several texts with the highest score",
+        check="the_gains_are_global", says="that of the last of several", look="which of several texts", edit="""
+        -    on_texts = [check(max(own, key=judge)) - sum(map(check, own)) / len(own) for own in texts]
+        +    on_texts = [check(sorted(own, key=judge)[-1]) - sum(map(check, own)) / len(own) for own in texts]
     """),
     WrongAnswer(
         "pairs_alone", "ignores the policy's texts",
@@ -46,7 +45,7 @@ ANSWERS = (
                 right, free = (score(pair[0]) > score(pair[1]) for score in (judge, likelihood))
                 table[:, file] += torch.tensor([right - free, 1])
             dist.all_reduce(table)
-            own = [check(sorted(six, key=judge)[-1]) - sum(map(check, six)) / len(six) for six in texts]
+            own = [check(sorted(six, key=judge, reverse=True)[0]) - sum(map(check, six)) / len(six) for six in texts]
             every = [None] * dist.get_world_size()
             dist.all_gather_object(every, own)
             gain, better = resampled(*table[:, table[1] > 0]), resampled(sum(every, []), [1] * len(sum(every, [])))
