@@ -138,13 +138,14 @@ def what_does_not_divide_is_refused(case, rank, result):
 @check("the losses are those of whole steps, the same at 1, 2, 3 and 4 ranks, on every rank", REPAIRED, scenarios=PLANS)
 def the_loss_is_that_of_the_step(case, rank, result):
     tokens, returned = case.args[0][0], result["result"]
-    losses = returned[0] if isinstance(returned, list) and len(returned) == 2 else None
+    losses = numbers(returned[0]) if isinstance(returned, list) and len(returned) == 2 else None
     expect(
-        isinstance(losses, list) and len(losses) == STEPS,
-        f"{TRAIN} returned {returned!r} on rank {rank}; it should be (losses, weights) with {STEPS} losses",
+        losses is not None and len(losses) == STEPS,
+        f"{TRAIN} returned {returned!r} on rank {rank}; it should be (losses, weights), where losses is a list or "
+        f"tensor of {STEPS} numbers",
         "the line that returns",
     )
-    for step, (loss, right) in enumerate(zip(map(number, losses), one_process(tokens)[0], strict=True)):
+    for step, (loss, right) in enumerate(zip(losses, one_process(tokens)[0], strict=True)):
         if not math.isclose(loss, right, rel_tol=1e-9):
             words, look_at = recognised(loss, mistakes(case, rank, step), LOOK_AT_LOSS)
             raise Wrong(

@@ -137,7 +137,7 @@ ANSWERS = (
     """),
     RightAnswer(
         "gathers_losses",
-        "the loss is gathered from all ranks at the end, in one collective; weights are averaged by hand",
+        "the loss is gathered from all ranks at the end, in one collective, and stays a tensor; weights by hand",
         text="""
         import numpy as np
         import torch
@@ -165,7 +165,7 @@ ANSWERS = (
                 weights.data -= 0.1 * weights.grad
                 weights.grad.zero_()
             dist.all_reduce(own)
-            return own.tolist(), weights.detach().clone()
+            return own, weights.detach().clone()
 
 
         def not_the_same_run(curves):
