@@ -53,6 +53,14 @@ def rest_on_the_last(batch, left, rank, world):
     return rank * size, count if rank == world - 1 else (rank + 1) * size
 
 
+def for_even_worlds(batch, left, rank, world):
+    return even(batch, left, rank, world + (world > 1 and world % 2))
+
+
+def without_small_batches(batch, left, rank, world):
+    return even(batch, left if batch >= world else 0, rank, world)
+
+
 def fixed_size(rounded, clamp_start=True, stop_of=min):
     """A version with local batches of one size: batch / world, `rounded`.
 
@@ -95,18 +103,20 @@ SOUND = {
 }
 UNSOUND = {
     "a rounded-down local batch, the end kept inside": fixed_size(math.floor, clamp_start=False),
-    "a rounded-down local batch, start and end kept inside": fixed_size(math.floor),
+    "an odd number of ranks rounded up to an even one": by_batch(for_even_worlds),
     "a rounded-up local batch, the end kept inside": fixed_size(
         math.ceil, clamp_start=False, stop_of=lambda batch, left: left
     ),
     "the short last batch cut as if it were full": by_batch(as_if_full),
     "the last share begins earlier, so that it is full": always_full,
     "the last rank takes what is left over": by_batch(rest_on_the_last),
-    "the short last batch is left out": lambda total, batch, *rank: cut_evenly(total // batch * batch, batch, *rank),
+    "all batches after the fourth are left out": lambda total, batch, *rank: cut_evenly(
+        min(total, 4 * batch), batch, *rank
+    ),
     "a rank without examples makes no step": lambda *sizes: [
         (start, end) for start, end in by_batch(one_more)(*sizes) if start < end
     ],
-    "the first example is left out": lambda *sizes: [(max(1, start), max(1, end)) for start, end in cut_evenly(*sizes)],
+    "a batch smaller than the number of ranks is left out": by_batch(without_small_batches),
     "rank 0 makes a step where there is no example": lambda total, batch, rank, world: (
         cut_evenly(total, batch, rank, world) if total or rank else [(0, 0)]
     ),
