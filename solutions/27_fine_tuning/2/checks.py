@@ -76,15 +76,17 @@ def a_pair_weighs_the_same_everywhere(case, rank, result):
         scale = case.world / total
         mean_over_rank = rank_losses.mean().item()
         without_reference = losses(case.args[rank], with_reference=False).sum().item() * scale
+        of_all = sum(losses(args).sum() for args in case.args).item() / total
         swapped = losses(case.args[rank], sign=-1).sum().item() * scale
         mistakes = [
             Mistake("the mean over this rank's pairs", mean_over_rank, "how many pairs the other ranks have"),
+            Mistake("the mean over all ranks' pairs", of_all, "whose losses are asked for: this rank's pairs alone"),
             Mistake("without the reference", without_reference, "relative to which model the answer gains"),
             Mistake("the rejected answer is preferred", swapped, "the order: chosen comes first"),
             Mistake("without the world size", right / case.world, "DDP divides the sum by the number of ranks"),
         ]
         words, look_at = recognised(value, mistakes, "the formula: -log sigmoid(beta * (gain of chosen - of rejected))")
-        raise Wrong(f"rank {rank} returned {show(value)}, not {show(right)}{words}", look_at)
+        raise Wrong(f"rank {rank} returned {show(value)}{words}, not {show(right)}", look_at)
 
 
 @check("the gradient flows from it to the policy, also where a rank has no pairs")
