@@ -36,7 +36,7 @@ def every_target_counts_the_same(case, rank, steps):
 
 @check("both copies of the table get the whole gradient")
 def both_copies_get_the_whole_gradient(case, rank, steps):
-    look_at = "in one process the table gets the gradient of the embedding and that of the output layer"
+    look_at = "in one process the table gets one step, with the gradients of the embedding and of the output layer"
     expect_small_gap(steps[0]["table"], CLOSE, f"after the first step the table of rank {rank}", look_at)
 
 

@@ -19,7 +19,9 @@ def drive(build, padded, steps):
     one_process = Stage(range(LAYERS), first=True, last=True)
     layer_numbers = range(LAYERS * rank // ranks, LAYERS * (rank + 1) // ranks)
     stage = Stage(layer_numbers, first=rank == 0, last=rank == ranks - 1)
-    optimizers = [torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9) for model in (one_process, stage)]
+    optimizers = [
+        torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9, weight_decay=0.1) for model in (one_process, stage)
+    ]
     pipeline = build(stage, optimizers[1], MICRO_BATCHES)
     reports, right = [], dict(one_process.named_parameters())
     for step in range(steps):
