@@ -153,7 +153,8 @@ def expect_bit_exact_resume(records, first_steps, look_at):
             whole = f"the newest whole checkpoint is that of step {first}"
             if first not in report["kept"]:
                 whole = f"`save` had deleted or overwritten the checkpoint of step {first}"
-                look_at = "how many checkpoints `save` keeps, and in which order it deletes them"
+                look_at = "how many checkpoints `save` keeps, in which order it deletes them, and whether it counts "
+                look_at += "foreign files"
             expect(report["start"] == first, f"{call.scenario}: rank {rank} {began}; {whole}", look_at)
         expect_equal_losses(call.scenario, by_scenario)
 
