@@ -114,7 +114,31 @@ MISTAKES = {  # question: {mistake: (edit of the solution, part of `observed`, p
             """,
             "returned the loss",
             "the dtype of what is sent",
-        )
+        ),
+        "tries even numbers of ranks": (
+            """
+            -    for world in range(1, 6):
+            +    for world in (2, 4):
+            """,
+            "an odd number of ranks",
+            "which sizes it tries",
+        ),
+        "tries batches with an example for each rank": (
+            """
+            -        for batch in range(1, 12):
+            +        for batch in range(world, 12):
+            """,
+            "a batch smaller than the number of ranks is left out",
+            "which sizes it tries",
+        ),
+        "tries four batches at most": (
+            """
+            -            for total in range(25):
+            +            for total in range(4 * batch + 1):
+            """,
+            "all batches after the fourth",
+            "which sizes it tries",
+        ),
     },
     "21.1": {
         "counts a tie": (
@@ -170,7 +194,19 @@ MISTAKES = {  # question: {mistake: (edit of the solution, part of `observed`, p
             """,
             "returned inf",
             "log(sigmoid(x)) is -inf",
-        )
+        ),
+        "the same value on every rank": (
+            """
+            -    dist.all_reduce(pairs)
+            -    return losses.sum() * dist.get_world_size() / pairs
+            +    sums = torch.stack([losses.detach().sum(), pairs])
+            +    dist.all_reduce(sums)
+            +    own = losses.sum() * dist.get_world_size() / sums[1]
+            +    return own - own.detach() + sums[0] / sums[1]
+            """,
+            "the mean over all ranks' pairs",
+            "this rank's pairs alone",
+        ),
     },
 }
 
