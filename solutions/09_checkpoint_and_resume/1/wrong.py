@@ -7,15 +7,14 @@ ANSWERS = (
         "waits_before_it_looks", "the check waits for all ranks before it looks, and sees by an empty folder who wrote",
         check="the_check_fails_what_is_broken", says="the others return at once: check_save returned True",
         look="makes them wait first", edit="""
-        -    fine = states_in(f"{folder}/rank_{rank}") == ([plain(state_of(0, 1))] if rank == 0 else [])
+        -    fine = texts_in(own) == (expected[:1] if rank == 0 else [])
         +    dist.barrier()
-        +    fine = os.path.exists(f"{folder}/rank_{rank}") == (rank == 0)
+        +    fine = os.path.exists(own) == (rank == 0)
         @@
-                 save(f"{folder}/shared", step, state_of(rank, step))
+                 save(shared, step, state_of(rank, step))
         +        dist.barrier()
-                 saved.append(plain(state_of(0, step)))
         @@
-             save(f"{folder}/shared", 4, state_of(rank, 4))
+             save(shared, 4, state_of(rank, 4))
         +    dist.barrier()
     """),
     WrongAnswer(
@@ -105,16 +104,24 @@ ANSWERS = (
         "compares_values_alone", "the check compares values: it misses that a file holds them in another dtype",
         check="the_check_fails_what_is_broken", says="with every tensor as float16: check_save returned True",
         look="dtypes", edit="""
-        -        return {name: (v.dtype, v.tolist()) if torch.is_tensor(v) else v for name, v in state.items()}
-        +        return {name: torch.as_tensor(v).tolist() for name, v in state.items()}
+        -    def state_of(rank, step):  # every rank has another one, or it would not show whose is in the file
+        +    def values(state):
+        +        return str(sorted((name, torch.as_tensor(v).double().tolist()) for name, v in state.items()))
+        +
+        +    def state_of(rank, step):
+        @@
+        -            return str(sorted(torch.load(path, weights_only=True).items()))
+        +            return values(torch.load(path, weights_only=True))
+        @@
+        -    expected = [str(sorted(state_of(0, step).items())) for step in (1, 2, 3, 4)]
+        +    expected = [values(state_of(0, step)) for step in (1, 2, 3, 4)]
     """),
     WrongAnswer(
         "tries_elsewhere", "the check tries the save outside the folder that it was given",
         check="the_check_passes_what_is_right", says="was given the folder checks/", look="below that folder", edit="""
-             rank = dist.get_rank()
-             save(f"{folder}/rank_{rank}", 1, state_of(rank, 1))  # a folder for each rank: who writes shows
-        +    folder = f"tried_{os.path.basename(folder)}"
-        +    save(f"{folder}/rank_{rank}", 1, state_of(rank, 1))
+             save(own, 1, state_of(rank, 1))  # a folder for each rank: who writes shows
+        +    own, shared = (f"tried_{os.path.basename(folder)}/{name}" for name in (f"rank_{rank}", "shared"))
+        +    save(own, 1, state_of(rank, 1))
     """),
     WrongAnswer(
         "leaves_the_temporary_file", "copies the temporary file to its name and leaves it there",
@@ -148,9 +155,9 @@ ANSWERS = (
         "wants_two_files_of_one_step", "the check saves one step twice and wants two files",
         check="the_check_passes_what_is_right", says="your own save: check_save returned False; this save is right",
         look="a second file of one step", edit="""
-             verdict = torch.tensor(int(fine))
-        +    save(f"{folder}/shared", 3, state_of(rank, 3))
-        +    verdict *= len(states_in(f"{folder}/shared")) == 4
+             fine &= texts_in(shared) == expected[1:]
+        +    save(shared, 3, state_of(rank, 3))
+        +    fine &= len(texts_in(shared)) == 4
     """),
     RightAnswer(
         "reads_who_wrote",
