@@ -132,7 +132,8 @@ def test_the_solution_is_gone_and_the_rest_is_there(course):
     path = course / "exercises" / "02_ranks.ipynb"
     nb = read_notebook(path)
     assert "secret" not in path.read_text()
-    assert [cell.id for cell in nb.cells] == ["c0", "c1", "c2", "c4"]
+    assert [cell.id for cell in nb.cells] == ["c0", "c1", "c2", "c4", "solutions"]
+    assert "(../solutions/02_ranks.ipynb)" in nb.cells[-1].source
     assert nb.cells[2].source.splitlines() == [
         "%%writefile answers/02_1.py",
         "def total(values):",
