@@ -136,7 +136,8 @@ def test_the_authors_command_writes_the_cells_into_lessons_solutions_and_exercis
     assert authoring.main(["setup"], tmp_path) == 0 and authoring.main(["setup", "--check"], tmp_path) == 0
     for folder, opened in (("notebooks", "notebooks"), ("solutions", "exercises"), ("exercises", "exercises")):
         cells = read_notebook(tmp_path / folder / "01_tiny.ipynb").cells
-        assert [cell.id for cell in cells] == ["m", "course-links", "course-setup", "c"]
+        end = ["solutions"] if folder == "exercises" else []
+        assert [cell.id for cell in cells] == ["m", "course-links", "course-setup", "c", *end]
         assert f"src={address}/blob/main/{opened}/01_tiny.ipynb)" in cells[1].source
         assert f'"{address}"' in cells[2].source
 
