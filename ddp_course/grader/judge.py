@@ -225,7 +225,7 @@ def _position(record: JobRecord, number: int) -> str:
     if _returned(record, number):
         return "had returned"
     if line is None:
-        return f"had {rank.left}" if rank.left else "was in no line of the answer"
+        return f"had {rank.last_outcome}" if rank.last_outcome else "was in no line of the answer"
     ahead = len(rank.results) > len(record.ranks[furthest_behind(record)].results)
     case = " of the next case" if ahead else ""
     if rank.operations[-1] and rank.operations[-1][-1].line == line:

@@ -54,7 +54,7 @@ class RankRecord:
     sys_exit_code: int | None = None
     stuck: bool = False  # the time was up while it ran
     line: int | None = None  # the answer's line in which it was stuck; if it never noted that, of its last operation
-    left: str = ""  # how the driver's last call of the function had ended then: "returned", "raised KeyError: 'a'"
+    last_outcome: str = ""  # of the driver's last call of the function: "returned", "raised KeyError: 'a'"
     unwaited: list = field(default_factory=list)  # [op, line] of each operation but sends that was not waited for
     early_reads: list = field(default_factory=list)  # [op, its line, line of the read], for a read before the wait
     changed_sends: list = field(default_factory=list)  # lines of sends whose tensor changed before the wait
@@ -72,7 +72,7 @@ NOTED = (
     "sys_exit_code",
     "stuck",
     "line",
-    "left",
+    "last_outcome",
     "unwaited",
     "early_reads",
     "changed_sends",

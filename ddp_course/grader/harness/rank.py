@@ -29,7 +29,7 @@ from ddp_course.launcher.forked import rank_environment, run_script, set_up_proc
 LARGEST_FILE = 64 * 2**20  # bytes that a rank may print, or write to one file
 STUCK = 17  # exit code of a rank that did not end in time
 
-_left = ""  # RankRecord.left
+_outcome = ""  # noted as RankRecord.last_outcome
 
 
 def run_rank(task: Task, rank: int, port: int, folder: Path, reader: Connection, writer: Connection):
@@ -65,7 +65,7 @@ def run_rank(task: Task, rank: int, port: int, folder: Path, reader: Connection,
         raise
     except BaseException as error:
         notes(pending.wait_faults())
-        notes({"raised": _error_note(error, answer), "left": _left})
+        notes({"raised": _error_note(error, answer), "last_outcome": _outcome})
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)  # at once, so that the other ranks see it; no exit handler of the answer can delay it
@@ -80,7 +80,7 @@ def _end_when_time_is_up(reader, notes, answer):
         line = line_in(answer, sys._current_frames().get(main_thread))
         if line is None:
             time.sleep(0.5)  # another rank may have died just now, and this one be about to note its own error
-        notes({"stuck": True, "line": line, "left": _left})
+        notes({"stuck": True, "line": line, "last_outcome": _outcome})
         os._exit(STUCK)
 
     threading.Thread(target=expire, daemon=True).start()
@@ -117,20 +117,20 @@ def _call_function(task: Task, rank: int, port: int, notes: Notes):
 
 
 def _watched(function: Callable) -> Callable:
-    """`function` for a driver, so that `_left` tells how its last call ended; a class or other callable as it is."""
+    """`function` for a driver, so that `_outcome` tells how its last call ended; a class or other callable as it is."""
     if not inspect.isfunction(function):
         return function
 
     @functools.wraps(function)
     def watched(*args, **kwargs):
-        global _left
-        _left = ""
+        global _outcome
+        _outcome = ""
         try:
             result = function(*args, **kwargs)
         except BaseException as error:
-            _left = f"raised {traceback.format_exception_only(error)[-1].strip()[:200]}"
+            _outcome = f"raised {traceback.format_exception_only(error)[-1].strip()[:200]}"
             raise
-        _left = "returned"
+        _outcome = "returned"
         return result
 
     return watched
