@@ -98,9 +98,9 @@ class Hint:
         return f"Hint {self.number} of {self.count}: {self.text}{last}"
 
     def _repr_html_(self) -> str:
-        last = f'<br>A right answer: <a href="../{self.solution}">{self.solution}</a>'
-        content = f"<b>Hint {self.number} of {self.count}.</b> {html.escape(self.text)}"
-        return _box("#1E7BD2", content + (last if self.number == self.count else ""))
+        link = f'<br>A right answer: <a href="../{self.solution}">{self.solution}</a>'
+        last = link if self.number == self.count else ""
+        return _box("#1E7BD2", f"<b>Hint {self.number} of {self.count}.</b> {html.escape(self.text)}{last}")
 
 
 def _box(colour, content):

@@ -79,13 +79,13 @@ def loss_curves(curves: dict, title: str, *, key: str = "loss", gap: bool = Fals
     panels = {"nrows": 2, "sharex": True, "height_ratios": [3, 1]} if gap else {}
     figure, axes = new_figure(title, 3.4, **panels)
     axes, lower = axes if gap else (axes, axes)
-    looks, ends, lines, has_validation = [], [], [], False
+    looks, ends, lines, has_validation = [], [], {}, False
     for i, (name, source) in enumerate(curves.items()):
         records = source if isinstance(source, list) else read_metrics(source)
         steps, values = points_of(name, records, key)
         look = dict(CURVES[i % len(CURVES)] if len(curves) > 1 else ONE_CURVE)
         look["color"] = colour_named(name, look["color"])
-        lines.append(dict(zip(steps, values, strict=True)))
+        lines[name] = dict(zip(steps, values, strict=True))
         marker = "o" if len(steps) == 1 else None
         axes.plot(steps, values, marker=marker, zorder=2 + i, solid_capstyle="round", **look)
         ends.append(next((value for value in reversed(values) if math.isfinite(value)), 0.0))
@@ -101,7 +101,7 @@ def loss_curves(curves: dict, title: str, *, key: str = "loss", gap: bool = Fals
             look.update(mark)
         looks.append(look)
     if gap:
-        _draw_gaps(lower, dict(zip(curves, lines, strict=True)), [look["color"] for look in looks])
+        _draw_gaps(lower, lines, [look["color"] for look in looks])
     lower.set_xlabel("optimizer step")
     axes.set_ylabel(AXIS_NAMES.get(key, key.replace("_", " ")) + (" (marks: validation)" if has_validation else ""))
     axes.grid(axis="y")
