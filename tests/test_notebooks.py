@@ -34,7 +34,7 @@ def stored_seconds(path: Path) -> float:
 # short one, so that no worker gets three long ones, for which the others wait at the end.
 BY_SECONDS = sorted(authoring.select(authoring.ROOT, ("notebooks",), []), key=stored_seconds, reverse=True)
 THIRD = -(-len(BY_SECONDS) // 3)
-NOTEBOOKS = sorted(BY_SECONDS, key=lambda path: BY_SECONDS.index(path) % THIRD)
+NOTEBOOKS = [path for first in range(THIRD) for path in BY_SECONDS[first::THIRD]]
 HANG = 1200  # seconds of a cell: nothing that will end takes longer, on however busy a machine
 COLD_TORCHRUN = "10", "11", "21"  # these look for the ranks that torchrun started: it has to be their parent
 MOST_CPU_SECONDS = 300  # of a notebook: a busy machine adds to its hours, and hardly to these

@@ -180,7 +180,7 @@ MISTAKES = {  # question: {mistake: (edit of the solution, part of `observed`, p
             """
             -    on_texts = [check(max(own, key=judge)) - sum(map(check, own)) / len(own) for own in texts]
             +    passed = [max((judge(text), check(text)) for text in own)[1] for own in texts]
-            +    on_texts = [one - sum(map(check, own)) / len(own) for one, own in zip(passed, texts, strict=True)]
+            +    on_texts = [best - sum(map(check, own)) / len(own) for best, own in zip(passed, texts, strict=True)]
             """,
             "that of a text that passes",
             "which of several texts",

@@ -66,18 +66,7 @@ class RankRecord:
 
 
 # The fields that the rank itself notes.
-NOTED = (
-    "raised",
-    "missing",
-    "sys_exit_code",
-    "stuck",
-    "line",
-    "last_outcome",
-    "unwaited",
-    "early_reads",
-    "changed_sends",
-    "ended",
-)
+NOTED = "raised missing sys_exit_code stuck line last_outcome unwaited early_reads changed_sends ended".split()
 
 
 class Notes:
