@@ -82,7 +82,7 @@ def run_with_test_parameters(path, tmp_path, monkeypatch):
 
 
 def test_notebook_02b_holds_where_the_system_counts_no_bytes():
-    nb = read_notebook(authoring.ROOT / "notebooks" / "02b_ranks_and_collectives.ipynb")
+    nb = read_notebook(authoring.ROOT / "notebooks" / "02b_every_collective.ipynb")
     cells = {cell.id: cell.source for cell in nb.cells}
     calls = re.findall(r'^    "(.*)": (?:lambda|by_hand)', cells["write-bytes"], re.MULTILINE)
     assert {"all_reduce", "reduce_scatter by hand"} < set(calls)

@@ -9,7 +9,7 @@ from ddp_course.base.errors import InputError
 from ddp_course.lab.ring_order import MOST_RANKS, ring_states, sent_chunk, steps
 from ddp_course.lab.source import write_script
 
-NOTEBOOK = Path(__file__).parents[1] / "notebooks/02b_ranks_and_collectives.ipynb"
+NOTEBOOK = Path(__file__).parents[1] / "notebooks/02b_every_collective.ipynb"
 
 
 @pytest.mark.parametrize("ranks", range(2, MOST_RANKS + 1))
