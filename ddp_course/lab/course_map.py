@@ -42,7 +42,7 @@ ANSWERS = {
     "15": "How fast would it be on more machines?",
     "15b": "What do 16,384 GPUs gain, on paper?",
     "16": "How does a job run on two machines, and under Slurm?",
-    "16b": "How does it run on Kubernetes, SkyPilot and Ray, and what does NCCL log?",
+    "16b": "How does it run on Kubernetes, SkyPilot and Ray?",
     "17": "The model fits on no GPU: ZeRO-1, 2, 3, FSDP2",
     "17b": "How do I accumulate, clip and save with FSDP2 and HSDP?",
     "18": "How do I train a reward model?",
