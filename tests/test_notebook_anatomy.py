@@ -45,7 +45,7 @@ COMPARES = re.compile(  # a sentence that compares measured things: a comparing 
     r"|.*\btwice (?:as|what)\b",
     re.IGNORECASE,
 )
-NUMBERED = re.compile(r"(?:notebooks?|exercises?|sections?|torch|PyTorch|Python) \d[\d.b]*", re.IGNORECASE)
+NUMBERED = re.compile(r"(?:notebooks?|exercises?|sections?|torch|PyTorch|Python) \d[\d.a-z]*", re.IGNORECASE)
 LINK = re.compile(r"\]\(\s*<?([^)\s>]+)|(?:href|src)=\"([^\"]+)\"")
 
 
@@ -280,7 +280,7 @@ def sections(nb, path):
 
 
 def read_in_one_sitting(nb, path):
-    """A notebook of the spine is short, one with a letter (NNb) may be long; each says how long reading takes."""
+    """A notebook of the spine is short, one with a letter (NNb, NNc) may be long; each says how long reading takes."""
     stated, counted = STATED.search(nb.cells[0].source), reading_time(nb)
     if not stated or stated[0] != counted:
         yield f"the header box does not say '**Reading time** {counted}'"
@@ -290,7 +290,7 @@ def read_in_one_sitting(nb, path):
     if is_spine(path) and (count > MOST_CELLS or words > MOST_WORDS):
         yield (
             f"{count} cells and {words} words; a notebook of the spine has at most {MOST_CELLS} and "
-            f"{MOST_WORDS}: move what a second reading wants to {path.stem[:2]}b"
+            f"{MOST_WORDS}: move what a second reading wants to a deep dive"
         )
 
 
@@ -621,6 +621,12 @@ def test_a_measured_comparison_stands_after_an_assertion(sentence, code, course)
 
     faults = [problem for problem in problems_after(course, change) if "asserted anything" in problem]
     assert bool(faults) == (code == "x = 1")
+
+
+@pytest.mark.parametrize("place", ["notebook 07", "Notebook 7b.1", "section 7c.5", "PyTorch 2.13"])
+def test_the_number_of_a_page_is_no_measured_one(place):
+    assert not COMPARES.match(NUMBERED.sub("", f"There is more of it in {place}."))
+    assert COMPARES.match(NUMBERED.sub("", f"It was 5 times more than in {place}."))
 
 
 @pytest.mark.parametrize("sentence", ["It has just run on two ranks.", "The last cell just showed it.", "Not $5!$."])

@@ -72,7 +72,7 @@ def test_one_gpu_holds_what_adamw_holds_of_a_real_model():
 
 
 def test_activations_are_those_that_autograd_keeps():
-    """As notebook 7b.4 counts them, to within a tenth: storages that backward needs, weights left out."""
+    """As notebook 7b.1 counts them, to within a tenth: storages that backward needs, weights left out."""
     whole, model = small()
     tokens, targets = torch.randint(64, (2, 8, 32))
     measured = bytes_for_backward(

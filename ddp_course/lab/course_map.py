@@ -30,6 +30,7 @@ ANSWERS = {
     "06": "How do I accumulate gradients? `no_sync`, one mean over all tokens",
     "07": "How do I use bf16, fp16 and its scaler, and clip gradients?",
     "07b": "Out of memory: what does a step hold, and what do checkpointing and `torch.compile` change?",
+    "07c": "The loss is NaN in float16: on which rank, in which layer? Autocast, TF32, loss scales",
     "08": "How do I validate, count and log on several ranks?",
     "09": "How do I save so that a killed run resumes exactly? Checksums, DCP",
     "10": "What does the whole trainer look like, and how is it proved equal?",

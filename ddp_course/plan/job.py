@@ -89,7 +89,7 @@ class Model:
 
     @property
     def saved_per_token(self) -> float:
-        """Numbers that a block saves for backward per token, divided by the width (7b.4).
+        """Numbers that a block saves for backward per token, divided by the width (7b.1).
 
         They are two norms' inputs and outputs, queries, keys, values, attention's output, and those of the MLP.
         """
