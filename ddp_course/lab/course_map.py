@@ -35,6 +35,7 @@ ANSWERS = {
     "09": "How do I save so that a killed run resumes exactly? Checksums, DCP",
     "10": "What does the whole trainer look like, and how is it proved equal?",
     "10b": "**How do I convert my own script?**",
+    "10c": "What do Accelerate, Fabric and the Trainer do for me, and what do they leave to me?",
     "11": "Why does it hang or crash, and on which rank?",
     "11b": "How do I stop one rank in a debugger? And why does a job never start?",
     "12": "The loss falls and the run is wrong: how would I know?",
