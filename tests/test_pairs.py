@@ -283,6 +283,18 @@ def test_the_modes_are_three_different_losses():
     assert loss("none", equal, losses) == loss("mean", equal, losses) == loss("sum", equal, losses)
 
 
+def test_over_all_batches_a_pair_counts_by_its_weight_with_sum_alone():
+    """With `mean` a batch forgets how heavy it is: the heavy pair counts less in a batch that it fills."""
+    weights = torch.tensor([2.8, 0.4, 0.4, 0.4], dtype=torch.float64)
+    counted = {mode: torch.zeros(4, dtype=torch.float64) for mode in ("none", "mean", "sum")}
+    for batch in torch.cartesian_prod(torch.arange(4), torch.arange(4)):  # all batches of two, equally likely
+        own = weights[batch]
+        for mode, total in counted.items():
+            total.index_add_(0, batch, density.factors(own, mode, None, total_weight=own.sum().item(), pairs=2))
+    shares = {mode: total[0].item() / total.sum().item() for mode, total in counted.items()}
+    assert shares == pytest.approx({"none": 0.25, "mean": 0.390625, "sum": 0.7})
+
+
 @pytest.mark.parametrize("mode", ["mean", "sum"])
 def test_the_cap_bounds_the_factor_of_a_pair(mode):
     """A cap on weights before they are normalised bounds nothing: among light pairs a capped one is heavy again."""

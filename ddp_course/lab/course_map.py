@@ -51,6 +51,7 @@ ANSWERS = {
     "19": "How does GRPO work on several ranks?",
     "20": "How do I send only the rows of a table that were used?",
     "21": "How does text become a post-trained model in one command?",
+    "21b": "The reward rises and the texts get worse: was the reward valid?",
     "22": "A layer is too wide for one GPU: tensor and sequence parallelism",
     "23": "A model is too deep for one GPU: pipeline schedules",
     "24": "A context is too long: ring attention, Ulysses",
