@@ -98,8 +98,8 @@ def of_the_judge(records: Records) -> str:
     )
     verdict = "better" if low > 0 else "worse" if high < 0 else "not told apart"
     return (
-        f"The checkpoint that GRPO was judged by, of step {best}, ranks {accuracy:.1%} of {pairs:,.0f} held-out pairs "
-        f"correctly; the backbone's likelihood alone, with nothing trained, {baseline:.1%}. The difference is "
+        f"The judge, the checkpoint of step {best}, ranks {accuracy:.1%} of {pairs:,.0f} held-out pairs correctly; the "
+        f"backbone's likelihood alone, with nothing trained, {baseline:.1%}. The difference is "
         f"{100 * (accuracy - baseline):+.1f} percentage points (95 % interval over files "
         f"{100 * low:+.1f} to {100 * high:+.1f}): **{verdict}**. "
         f"The step was chosen by the loss on the same pairs, which flatters it a little."
