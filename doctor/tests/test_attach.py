@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 import uuid
 
 import psutil
@@ -26,46 +27,40 @@ import torch, torch.distributed as dist
 def evaluate():
     dist.all_reduce(torch.ones(4))  # HERE
 
-dist.init_process_group("gloo")
-dist.all_reduce(torch.ones(4))
-Path(sys.argv[1], f"rank_{dist.get_rank()}").touch()
-if dist.get_rank() == 0:
-    evaluate()
-else:
-    signal.pause()
+if __name__ == "__main__":  # the debug server may import this file
+    from torch.distributed.debug import start_debug_server
+    start_debug_server(int(sys.argv[2]))
+    dist.init_process_group("gloo")
+    dist.all_reduce(torch.ones(4))
+    Path(sys.argv[1], f"rank_{dist.get_rank()}").touch()
+    if dist.get_rank() == 0:
+        evaluate()
+    else:
+        signal.pause()
 """
 
 
 @contextlib.contextmanager
-def hanging_job(folder, source=HANGS):
-    """Starts the script on two ranks, waits until they hang, yields torchrun's process and the job's tag; ends them."""
-    script, tag = folder / "hangs.py", uuid.uuid4().hex
-    script.write_text(source)
-    environment = {**os.environ, RUN_VARIABLE: tag, "OMP_NUM_THREADS": "1"}
-    job = subprocess.Popen([*TORCHRUN, str(script), str(folder)], env=environment)
-    try:
-        while not (folder / "rank_0").exists() or not (folder / "rank_1").exists():
-            assert job.poll() is None
-        yield job, tag
-    finally:
-        sweep(tag, grace=0)
-        job.wait()
+def hanging_job(folder):
+    """Starts HANGS on two ranks and waits until they hang; ends them after the block.
 
-
-def test_the_debug_server_of_torch_knows_the_collectives(tmp_path):
+    Yields torchrun's process, the job's tag, and the address of torch's debug server, which rank 0 has started.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    serves = f"from torch.distributed.debug import start_debug_server\n    start_debug_server({port})"
-    body = HANGS.replace("\n", "\n    ")
-    source = f"if __name__ == '__main__':\n    {serves}\n    {body}"  # the server may import this file
-    with hanging_job(tmp_path, source) as (job, _):
-        with pytest.raises(InputError, match="does not answer as torch's debug server does"):
-            look_at_job(job.pid, f"http://localhost:{port}/nowhere")
-        snapshot = look_at_job(job.pid, f"http://localhost:{port}")
-        verdict = diagnose(snapshot)
-        text = page(snapshot, verdict)
-        assert verdict.ranks == (1,) and all(f"all-reduce {number}, [4] float32" in text for number in (1, 2)), text
+    script, tag = folder / "hangs.py", uuid.uuid4().hex
+    script.write_text(HANGS)
+    environment = {**os.environ, RUN_VARIABLE: tag, "OMP_NUM_THREADS": "1"}
+    job = subprocess.Popen([*TORCHRUN, str(script), str(folder), str(port)], env=environment)
+    try:
+        while not (folder / "rank_0").exists() or not (folder / "rank_1").exists():
+            assert job.poll() is None
+            time.sleep(0.05)
+        yield job, tag, f"http://localhost:{port}"
+    finally:
+        sweep(tag, grace=0)
+        job.wait()
 
 
 def look_until_still(pid, looks=30):
@@ -82,7 +77,7 @@ def look_until_still(pid, looks=30):
 
 
 def test_a_job_that_hangs_now(tmp_path):
-    with hanging_job(tmp_path) as (job, tag):
+    with hanging_job(tmp_path) as (job, tag, server):
         ranks = by_environment(tagged(tag))
         for pid in (job.pid, ranks[1].pid):
             snapshot, verdict = look_until_still(pid)
@@ -92,6 +87,12 @@ def test_a_job_that_hangs_now(tmp_path):
             assert "hangs.py:7 (called from" in verdict.sentence and "under `if dist.get_rank() == 0`" in text
             assert "`signal.pause()` at" in verdict.sentence
             assert "not known from outside, without --debug-server" in text
+        with pytest.raises(InputError, match="does not answer as torch's debug server does"):
+            look_at_job(job.pid, f"{server}/nowhere")
+        snapshot = look_at_job(job.pid, server)
+        verdict = diagnose(snapshot)
+        text = page(snapshot, verdict)
+        assert verdict.ranks == (1,) and all(f"all-reduce {number}, [4] float32" in text for number in (1, 2)), text
         ranks[1].suspend()
         verdict = diagnose(look_at_job(job.pid))
         assert verdict.kind == "stopped" and verdict.ranks == (1,)
@@ -158,6 +159,7 @@ def test_ranks_without_torchrun(tmp_path, start):
     try:
         while not all((tmp_path / f"rank_{rank}").exists() for rank in range(2)):
             assert all(job.poll() is None for job in jobs)
+            time.sleep(0.05)
         snapshot, verdict = look_until_still(jobs[0].pid, looks=1 if start == "spawn" else 30)
         assert sorted(snapshot.ranks) == [0, 1] and snapshot.world_size == 2
         expected = ("running", ()) if start == "spawn" else ("missing", (1,))
