@@ -10,8 +10,10 @@ import os
 import runpy
 import sys
 import tempfile
+import types
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -54,8 +56,10 @@ def run_ranks(
             output = f"{folder}/{rank}"
             processes.append(FORKS.Process(target=_run_script, args=(command, variables, os.getcwd(), output)))
         try:
-            for process in processes:
-                process.start()
+            # Without this, each rank would import the file that this process was started with, such as pytest's.
+            with mock.patch.dict(sys.modules, {"__main__": types.ModuleType("__main__")}):
+                for process in processes:
+                    process.start()
             for process in processes:
                 process.join(timeout)
             exit_codes = [process.exitcode for process in processes]
