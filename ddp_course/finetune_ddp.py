@@ -92,7 +92,7 @@ def train(config: FinetuneConfig) -> int:
 
     identity = {name: getattr(config, name) for name in IDENTITY + (LORA_IDENTITY if config.lora_rank else ())}
     identity |= {"weights": start.weights, "data": pairs.fingerprint(folder)}
-    assert_same_value(world, "what the run starts from", identity)
+    assert_same_value("what the run starts from", identity)
     parts = {"adapters" if config.lora_rank else "model": trainable_module, "optimizer": optimizer}
     loop = TrainingLoop(run_directory, config, TrainingState(parts, identity))
     if not loop.begin(checkpoint, {"data_folder": str(folder), "base": policy.config.policy}):

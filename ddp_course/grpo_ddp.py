@@ -101,7 +101,7 @@ def train(config: GRPOConfig) -> int:
         "pretrained weights": start.weights,
         "prompts and pairs": hashlib.sha256(repr((prompts.train, pairs)).encode()).hexdigest()[:16],
     }
-    assert_same_value(world, "what the run starts from", identity)
+    assert_same_value("what the run starts from", identity)
     state = TrainingState({"model": policy, "optimizer": optimizer, "beta": beta}, identity)
     loop = TrainingLoop(run_directory, config, state)
     settings = asdict(policy.config) | {"prompts_file": prompts_file}

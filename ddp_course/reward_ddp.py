@@ -56,7 +56,7 @@ def train(config: RewardConfig) -> int:
     # REWARD 1/5: every rank loads the backbone; its weights and its tokenizer must be the same on all.
     backbone = load_backbone(from_rank_0(world, lambda: prepare_backbone(config.backbone)))
     backbone_fingerprint = fingerprint(backbone)
-    assert_same_value(world, "the backbone", backbone_fingerprint)
+    assert_same_value("the backbone", backbone_fingerprint)
 
     # One rank makes or finds the pairs; all ranks read the same two files.
     counts = (config.train_pairs, config.validation_pairs)
@@ -66,7 +66,7 @@ def train(config: RewardConfig) -> int:
     weights = weigh(train_pairs, config, world)
     weight_sum = math.fsum(weights.tolist())  # exact: the same with any number of threads
     pairs_fingerprint = pairs.fingerprint(folder)
-    assert_same_value(world, "the pairs and their weights", (pairs_fingerprint, weight_sum))
+    assert_same_value("the pairs and their weights", (pairs_fingerprint, weight_sum))
 
     arithmetic = choose_precision(
         world,
@@ -154,7 +154,7 @@ def train(config: RewardConfig) -> int:
 
     assert_replicas_equal(world, head)
     backbone.model.assert_frozen()
-    assert_same_value(world, "the backbone", fingerprint(backbone))
+    assert_same_value("the backbone", fingerprint(backbone))
     if loop.stopped_early:
         return loop.leave()
     if world.is_main:

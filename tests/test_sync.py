@@ -20,14 +20,16 @@ def fail(error):
 
 def failure(function, *arguments):
     try:
-        function(world, *arguments)
+        function(*arguments)
     except Exception as caught:
         return [type(caught).__name__, str(caught)]
 
 
-results = {error.__name__: failure(sync.from_rank_0, lambda: fail(error)) for error in (InputError, ZeroDivisionError)}
+results = {
+    error.__name__: failure(sync.from_rank_0, world, lambda: fail(error)) for error in (InputError, ZeroDivisionError)
+}
 results["decided"] = sync.from_rank_0(world, lambda: {"name": f"run-{world.rank}"})
-results["not_picklable"] = failure(sync.from_rank_0, lambda: open(__file__))
+results["not_picklable"] = failure(sync.from_rank_0, world, lambda: open(__file__))
 results["other_values"] = failure(sync.assert_same_value, "the tokenizer", "bpe" if world.rank == 2 else "bytes")
 value = torch.tensor(2.0**24 if world.rank == 0 else 1.0)
 results["sums"] = sync.sum_over_ranks(world, value, world.rank + 1, 0.1)

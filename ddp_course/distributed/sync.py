@@ -120,7 +120,7 @@ def gather_objects(value: T, group: dist.ProcessGroup | None = None) -> list[T]:
     return values
 
 
-def assert_same_value(world: World, name: str, value: object) -> None:
+def assert_same_value(name: str, value: object) -> None:
     """Raise ReplicasDiffer on every rank unless all ranks hold the same (picklable) `value`."""
     values = gather_objects(value)
     for rank, other in enumerate(values):

@@ -126,7 +126,7 @@ def open_text(
         world, lambda: prepare(config.data, config.tokenizer, config.vocab_size, resumed_settings=previous)
     )
     tokens = open_tokens(folder)
-    assert_same_value(world, "the token file", tokens.fingerprint)
+    assert_same_value("the token file", tokens.fingerprint)
     make = PackedWindows if config.pack else StreamWindows
     end_of_text = tokens.tokenizer.end_of_text
     return tokens, make(tokens.train, end_of_text, config.context, config.seed, config.tokens_per_update)
