@@ -442,13 +442,17 @@ def test_a_notebook_shows_each_figure_exactly_once(tmp_path):
 # --- animation ------------------------------------------------------------------------------------------------------
 
 
-def steps(*titles, ranks=1):
-    return [figures.collective("send", {0: [n]}, {r: [n + 1] for r in range(ranks)}, t) for n, t in enumerate(titles)]
+def animation(*titles_and_ranks):
+    pictures = [
+        figures.collective("send", {0: [n]}, {rank: [n + 1] for rank in range(ranks)}, title)
+        for n, (title, ranks) in enumerate(titles_and_ranks)
+    ]
+    return figures.animation(pictures, seconds=0.5), pictures
 
 
 def test_an_animation_is_one_png_that_holds_every_picture():
-    pictures = steps("One more", "One more", "One more")
-    shown, metadata = figures.animation(pictures, seconds=0.5)._repr_png_()
+    animated, pictures = animation(*[("One more", 1)] * 3)
+    shown, metadata = animated._repr_png_()
     image = Image.open(io.BytesIO(shown))
     assert image.n_frames == 3 and image.info["loop"] == 0 and metadata["alt"] == "One more"
     durations = []
@@ -528,9 +532,9 @@ REFUSED = [  # the function, its message, and the data that it refuses
         [(0, 1e10, {}), (1e11, -1, {}), (1e11, 1e10, {"a": (0.0, 1e9)})],
     ),
     (
-        figures.animation,
+        lambda pictures: animation(*pictures),
         "two pictures or more, of one title and one size",
-        [steps("One"), steps("One", "Two"), steps("One") + steps("One", ranks=3), []],
+        [[("One", 1)], [("One", 1), ("Two", 1)], [("One", 1), ("One", 3)], []],
     ),
 ]
 
