@@ -91,8 +91,6 @@ class Corpus:
         With 20 text files or more, every 20th file is validation text. With fewer, the last 5 % of each file is, from
         the start of a line (of a character, if no line starts near). A file above 2 MB is several documents.
         """
-        if split not in ("train", "val"):
-            raise ValueError(f'split is "train" or "val", found {split!r}')
         holds_out_files = len(self.text_files) >= FEW_FILES
         for index, file in enumerate(self.text_files):
             if holds_out_files:
