@@ -60,7 +60,7 @@ ANSWERS = {
 
 
 @pytest.fixture(scope="module")
-def record_of(tmp_path_factory):
+def record_of(tmp_path_factory, module_launches_warm):
     """{name of an answer: the record of its job}, with one start of the harness."""
     folder = tmp_path_factory.mktemp("answers")
     (folder / "made_up").mkdir()
@@ -107,6 +107,7 @@ def test_a_hang_names_the_case_of_the_rank_that_is_behind(record_of, tmp_path, n
     assert observed == f"with 2 ranks (first): no end, and nothing moves: {positions}"
 
 
+@pytest.mark.usefixtures("warm_launches")
 def test_a_script_that_did_not_run_for_a_failed_answer_runs_for_the_next_one(tmp_path):
     """It runs once for all answers of a lane."""
     for name, text in (

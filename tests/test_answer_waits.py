@@ -84,7 +84,7 @@ RESULTS = {  # {collective: the values on each rank}
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory):
+def records(tmp_path_factory, module_launches_warm):
     """The records of both answers, with one start of the harness."""
     folder, ways = tmp_path_factory.mktemp("answers"), ("wait", "future", "poll", "never")
     (folder / "every.py").write_text(EVERY_COLLECTIVE)

@@ -10,6 +10,8 @@ from test_check import RAISES, RIGHT, WRONG
 
 from ddp_course.grader import batch
 
+pytestmark = pytest.mark.usefixtures("module_launches_warm")
+
 # Deletes the results, and kills the process that runs the ranks.
 HOSTILE = """
 import os

@@ -192,6 +192,7 @@ HOSTILE = {  # name: (answer, state, message)
 }
 
 
+@pytest.mark.usefixtures("warm_launches")
 def test_each_answer_gets_its_state_and_message():
     results = graded({"02.1": {name: text for name, (text, _, _) in (STATES | HOSTILE).items()}})["02.1"]
     for state, (_, code, message) in STATES.items():
@@ -235,6 +236,7 @@ ENDLESS = {  # name: (answer, message)
 }
 
 
+@pytest.mark.usefixtures("warm_launches")
 def test_answers_that_have_to_be_ended(monkeypatch):
     question = load("02.1")
     monkeypatch.setattr(question, "jobs", [replace(job, seconds=2.0) for job in question.jobs])
@@ -281,6 +283,7 @@ def global_mean(values):
 """
 
 
+@pytest.mark.usefixtures("warm_launches")
 @pytest.mark.parametrize(("tries", "state"), [(1, "wrong"), (2, "passed")])
 def test_a_job_that_hangs_once_runs_as_often_as_its_tries(tries, state, monkeypatch, tmp_path):
     question = load("02.1")
@@ -315,6 +318,7 @@ def communicate(values):
 """
 
 
+@pytest.mark.usefixtures("warm_launches")
 def test_operations_are_recorded_in_every_way_of_calling_them():
     job = Job(2, function="communicate", calls=(Call([(None,), (None,)], ""),))
     [[record]] = run_answers([(Path(write(COMMUNICATES)).resolve(), [job], "")])
@@ -332,6 +336,7 @@ def test_operations_are_recorded_in_every_way_of_calling_them():
     assert case.results[0].tolist() == [4.0] * 4
 
 
+@pytest.mark.usefixtures("warm_launches")
 def test_logs_of_a_script_that_hangs():
     script = given_script("02.2")
     assert script == Path("scripts/02_2_given.py") and script.read_text() == load("02.2").given_script.read_text()

@@ -13,6 +13,7 @@ from ddp_course.grader.exercises import names
 from ddp_course.grader.variant import changed_lines, read_handouts
 from ddp_course.grader.verdict import PASSED, Verdict
 
+pytestmark = pytest.mark.usefixtures("module_launches_warm")
 NONE = {"02.1", "12.3", "16.1", "27.1"}  # answers of a few lines, which a rename leaves close to the public solution
 
 

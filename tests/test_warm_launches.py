@@ -14,8 +14,13 @@ from ddp_course.launcher import torchrun
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forked on Linux only")
 LOOKS = """
-    import os, sys, random
+    import os, sys, random, tempfile
     import torch, torch.distributed as dist
+    pid, (read, write) = os.getpid(), os.pipe()
+    if os.fork() == 0:
+        os.write(write, b"a fork's parent" if os.getppid() == pid else b"another parent")
+        os._exit(0)
+    print(os.read(read, 99), tempfile.gettempdir(), sys.dont_write_bytecode)
     dist.init_process_group("gloo")
     total = torch.ones(1) * (dist.get_rank() + 1)
     dist.all_reduce(total)
@@ -62,7 +67,7 @@ ENDS = """
 
 def launch(path, text):
     path.write_text(textwrap.dedent(text))
-    variables = {"MINE": "x", "TORCH_DISTRIBUTED_DEBUG": "INFO"}
+    variables = {"MINE": "x", "TORCH_DISTRIBUTED_DEBUG": "INFO", "TMPDIR": "/var/tmp", "PYTHONDONTWRITEBYTECODE": "1"}
     return torchrun(path, "--a", "b c", nproc=2, check=False, quiet=True, env=variables)
 
 

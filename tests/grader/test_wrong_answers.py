@@ -19,6 +19,7 @@ from ddp_course.grader.verdict import EXIT_CODES
 
 from .kill_matrix import all_verdicts, misjudgement, sample, table
 
+pytestmark = pytest.mark.usefixtures("module_launches_warm")
 TESTS = Path(__file__).parents[1]
 IN_EVERY_RUN = {question: sample(question) for question in names()}
 

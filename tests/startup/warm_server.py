@@ -17,6 +17,7 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import types
 
@@ -106,11 +107,14 @@ def prepare(request: dict):
         signal.signal(number, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.path[:] = request["path"]
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
     sys.stdin = sys.__stdin__ = open(0, closefd=False)
     sys.stdout = sys.__stdout__ = output(1, unbuffered, "strict")
     sys.stderr = sys.__stderr__ = output(2, True, "backslashreplace")
-    os.getppid = lambda: request["parent"]
+    twin, parent_of_this_process = os.getpid(), os.getppid
+    os.getppid = lambda: request["parent"] if os.getpid() == twin else parent_of_this_process()
+    tempfile.tempdir = None  # torch has looked for it already, in the server's environment
     random.seed()
     sys.modules["numpy"].random.seed()
     threads = int(os.environ.get("OMP_NUM_THREADS", len(request["cores"])))
