@@ -159,6 +159,7 @@ def test_a_launch_shows_and_returns_what_the_printed_command_prints(monkeypatch)
     assert from_cell["path"] == by_hand["path"]
 
 
+@pytest.mark.usefixtures("warm_launches")
 def test_quiet_check_false_and_restarts(capsys):
     fails = script("import os; print('attempt', os.environ['TORCHELASTIC_RESTART_COUNT']); exit(3)")
     run = torchrun(fails, nproc=1, quiet=True, check=False, torchrun_args=["--max-restarts=1"])
@@ -185,10 +186,11 @@ def test_files_that_torchrun_writes_again_are_read(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the names of threads in /proc")
+@pytest.mark.usefixtures("warm_launches")
 @pytest.mark.parametrize("remedy", ["", "import torch.distributed.nn"])
 def test_the_threads_of_gloo_end_with_a_plain_script(remedy):
     """A thread that outlives the group can abort Python as it ends. torch keeps the group and its threads if
-    torch.distributed.nn is imported late.
+    torch.distributed.nn is imported late. The ranks are not forked: their script looks into /proc/self.
     """
     plain = script(f"""
 import json, os, torch
@@ -215,6 +217,7 @@ print(json.dumps({{"left": [name for name in names if "gloo" in name]}}))
         assert all(left), "torch no longer keeps the group: remove the remedy"
 
 
+@pytest.mark.usefixtures("warm_launches")
 @pytest.mark.parametrize("how", ["raise", "exit", "kill"])
 def test_names_the_rank_that_failed_first(how, capsys):
     with pytest.raises(RunFailed) as caught:
@@ -312,6 +315,7 @@ def test_second_interrupt_ends_at_once():
         assert not processes_of_this_test()
 
 
+@pytest.mark.usefixtures("warm_launches")
 def test_in_a_notebook_output_is_kept_and_errors_are_short():
     assert "PYTEST_CURRENT_TEST" in os.environ  # with it ipykernel drops the direct output of child processes
     script("import os, sys; print('out', os.environ['RANK']); print('err', file=sys.stderr); int(sys.argv[1])")

@@ -250,11 +250,13 @@ def test_no_gpu_is_guessed_or_shared(monkeypatch, variables, message):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the names of threads in /proc")
+@pytest.mark.usefixtures("warm_launches")
 @pytest.mark.parametrize("kind", ["plain", "compiled"])
 def test_the_threads_of_gloo_end_with_the_group(tmp_path, kind):
     """One that runs on while Python ends can abort the process (exit code -6), once in some hundred launches.
 
-    The processes are started anew: what torch loads after the group has begun is part of the problem.
+    The ranks are started anew, not forked, because their script looks into /proc/self: what torch loads after the group
+    has begun is part of the problem.
     """
     run = torchrun(write(tmp_path, TRAINS_AND_STOPS), kind, nproc=2, quiet=True, timeout=600)
     assert run.exit_codes == {0: 0, 1: 0}

@@ -75,6 +75,7 @@ def test_resume_at_another_world_size_continues_with_the_same_data(tmp_path):
     assert metrics(run_dir) == pytest.approx(metrics(tmp_path / "one"), abs=1e-10)
 
 
+@pytest.mark.usefixtures("warm_launches")
 def test_sigterm_saves_on_all_ranks_and_the_run_resumes(tmp_path):
     """SIGTERM to the ranks: both finish the same step, save, and leave with an exit code that schedulers restart."""
     run_dir = tmp_path / "run"
