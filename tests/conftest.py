@@ -121,7 +121,7 @@ def warm_server(tmp_path_factory):
         while not address.exists():
             assert server.poll() is None, "the server of warm launches has ended"
             time.sleep(0.05)
-        yield server, {"WARM_SERVER": str(address), "WARM_NETWORK": os.readlink("/proc/self/ns/net")}
+        yield server, {"WARM_SERVER": str(address), "WARM_USER_NAMESPACE": os.readlink("/proc/self/ns/user")}
     finally:
         server.kill()
         server.wait()

@@ -36,15 +36,16 @@ BY_SECONDS = sorted(authoring.select(authoring.ROOT, ("notebooks",), []), key=st
 THIRD = -(-len(BY_SECONDS) // 3)
 NOTEBOOKS = [path for first in range(THIRD) for path in BY_SECONDS[first::THIRD]]
 HANG = 1200  # seconds of a cell: nothing that will end takes longer, on however busy a machine
-COLD_TORCHRUN = "10", "11", "21"  # these look for the ranks that torchrun started: it has to be their parent
+# These look for the ranks that torchrun started, which has to be their parent: in all launches, or in that of a script.
+COLD_COMMAND = {"10": "torch.distributed.run", "11": "scripts/11_served.py", "21": "torch.distributed.run"}
 MOST_CPU_SECONDS = 300  # of a notebook: a busy machine adds to its hours, and hardly to these
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_notebook_runs(path, tmp_path, monkeypatch, warm_launches):
     number = path.stem.partition("_")[0]
-    if number in COLD_TORCHRUN:
-        monkeypatch.setenv("COLD_MODULE", "torch.distributed.run")
+    if number in COLD_COMMAND:
+        monkeypatch.setenv("COLD_COMMAND", COLD_COMMAND[number])
     start = cpu_seconds_of_children(warm_launches)
     run_with_test_parameters(path, tmp_path, monkeypatch)
     seconds = cpu_seconds_of_children(warm_launches) - start

@@ -1,7 +1,8 @@
 """Instead of importing torch, a process of a test's launch hands its work to a twin forked from warm_server.py.
 
-The twin gets its standard streams and signals, and the process ends with the twin's exit code. These start as usual: a
-script with one of the words in COLD, a script that the doctor watches, a process in another network namespace.
+The twin gets its standard streams and signals, runs in its namespaces, and the process ends with the twin's exit code.
+These start as usual: a script with one of the words in COLD, a rank that the doctor watches, a process in another user
+namespace, and torchrun if its command has the word in COLD_COMMAND.
 """
 
 import json
@@ -20,8 +21,8 @@ if sys.version_info >= (3, 14):  # a loader's workers come from a fork server, w
     COLD += ("num_workers",)
 
 
-def network() -> str:
-    return os.readlink("/proc/self/ns/net")
+def namespace(kind: str) -> str:
+    return os.readlink(f"/proc/self/ns/{kind}")
 
 
 def command() -> list[str] | None:
@@ -29,8 +30,10 @@ def command() -> list[str] | None:
     words = sys.orig_argv[1:]
     while words and words[0] in ("-P", "-u"):
         words = words[1:]
+    if words and os.path.basename(words[0]) == "torchrun":
+        words = ["-m", "torch.distributed.run", *words[1:]]
     if words[:1] == ["-m"]:
-        return words if words[1:2] and words[1] in MODULES and words[1] != os.environ.get("COLD_MODULE") else None
+        return words if words[1:2] and words[1] in MODULES and os.environ.get("COLD_COMMAND") not in words else None
     is_rank = {"TORCHELASTIC_RUN_ID", "LOCAL_RANK"} <= set(os.environ)
     if not (is_rank and words and words[0].endswith(".py")):
         return None
@@ -44,8 +47,8 @@ def command() -> list[str] | None:
 def hand_over(address: str):
     """Ends this process as its twin ended. Returns only if this process has to start as usual."""
     words = command()
-    watched = "DDP_DOCTOR_FOLDER" in os.environ or "ddp_doctor_recorder" in sys.modules
-    if words is None or watched or os.environ.get("WARM_NETWORK") != network():
+    watched = "ddp_doctor_recorder" in sys.modules
+    if words is None or watched or os.environ.get("WARM_USER_NAMESPACE") != namespace("user"):
         return
     server = socket.socket(socket.AF_UNIX)
     try:
@@ -58,6 +61,7 @@ def hand_over(address: str):
         "folder": os.getcwd(),
         "path": sys.path,
         "parent": os.getppid(),
+        "network": namespace("net"),
         "safe_path": sys.flags.safe_path,
         "cores": sorted(os.sched_getaffinity(0)),
         "ignored": [number for number in FORWARDED if signal.getsignal(number) is signal.SIG_IGN],
