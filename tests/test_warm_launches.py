@@ -10,6 +10,7 @@ import psutil
 import pytest
 from disturbance import wait_until
 
+from ddp_course.cluster import Cluster, unavailable
 from ddp_course.launcher import torchrun
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forked on Linux only")
@@ -102,3 +103,29 @@ def test_a_forked_rank_ends_with_the_process_that_it_stands_in_for(tmp_path, war
     with contextlib.suppress(psutil.NoSuchProcess):  # it has ended already
         left.append(psutil.Process(pid))
     assert psutil.wait_procs(left, timeout=60)[1] == []
+
+
+ON_A_MACHINE = """
+    import os, socket
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    print(socket.gethostname(), [os.readlink(f"/proc/self/ns/{kind}") for kind in ("mnt", "net", "pid", "uts")],
+          socket.if_nameindex(), os.listdir("/mnt"), os.getcwd(), os.getpid() < 1000)
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.skipif(unavailable() is not None, reason=f"{unavailable()}")
+@pytest.mark.skipif(os.geteuid() != 0, reason="without root, machines are in a user namespace, and start as usual")
+def test_a_forked_rank_runs_on_the_machine_of_its_launch(tmp_path, monkeypatch, warm_launches):
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(ON_A_MACHINE))
+    with Cluster(nodes=2, rate=None) as cluster:
+        for node in cluster.nodes:
+            cluster.run(node, f"touch /mnt/{node}")
+        start = sum(warm_launches.cpu_times()[2:4])
+        warm = cluster.torchrun(script, quiet=True)
+        assert wait_until(lambda: sum(warm_launches.cpu_times()[2:4]) != start, 30), "nothing was forked"
+        monkeypatch.delenv("WARM_SERVER")
+        cold = cluster.torchrun(script, quiet=True)
+    assert sorted(warm.lines.values()) == sorted(cold.lines.values())
