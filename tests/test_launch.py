@@ -26,7 +26,7 @@ from jupyter_client.manager import start_new_kernel
 
 from ddp_course.base.errors import InputError
 from ddp_course.lab.figures import style
-from ddp_course.launcher import Run, RunFailed, RunTimedOut, torchrun
+from ddp_course.launcher import Run, RunFailed, RunTimedOut, launch, torchrun
 from ddp_course.launcher.cores import threads_per_process
 
 PRINTS = """
@@ -358,6 +358,14 @@ def test_interrupting_a_cell_ends_the_ranks():
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
+
+
+@pytest.mark.parametrize(("chosen", "threads"), [("2", "2"), ("8", "4"), ("0", "4"), ("all", "4"), ("", "4")])
+def test_a_smaller_number_of_threads_in_the_environment_stays(chosen, threads, monkeypatch):
+    monkeypatch.setattr(launch, "threads_per_process", lambda processes: 4)
+    monkeypatch.setenv("OMP_NUM_THREADS", chosen)
+    assert launch.added_variables(1, None, []) == {"OMP_NUM_THREADS": threads}
+    assert launch.added_variables(1, {"OMP_NUM_THREADS": 3}, []) == {"OMP_NUM_THREADS": "3"}
 
 
 def test_bad_input():

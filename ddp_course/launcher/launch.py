@@ -58,8 +58,8 @@ def torchrun(
 
     nproc           processes; None: one for each GPU, two without a GPU
     timeout         seconds until the run is ended; None: never
-    env             environment variables, added to this process's own. OMP_NUM_THREADS, unless given here, is set so
-                    that processes x threads do not exceed the usable cores
+    env             environment variables, added to this process's own. OMP_NUM_THREADS, unless given here or already
+                    smaller, is set so that processes x threads do not exceed the usable cores
     check           raise if the run does not end with exit code 0; otherwise see `run.exit_code`, `run.timed_out`
     quiet           print nothing
     show_every      of the lines "step N  loss ...", print those where N is 1 or a multiple of this; the Run has all
@@ -130,7 +130,9 @@ def short_path(script: str | Path) -> Path:
 
 def added_variables(processes: int, env: Mapping[str, object] | None, torchrun_args: list[str]) -> dict[str, str]:
     """The variables to add to the environment of `processes` on this machine; those in `env` take precedence."""
-    added = {"OMP_NUM_THREADS": threads_per_process(processes), **(env or {})}
+    most, chosen = threads_per_process(processes), os.environ.get("OMP_NUM_THREADS", "")
+    fewer = chosen.isdecimal() and 0 < int(chosen) < most
+    added = {"OMP_NUM_THREADS": chosen if fewer else most, **(env or {})}
     if any(re.match(r"--nnodes=\d+:\d+$", arg) for arg in torchrun_args):
         # torch 2.11 to 2.15 goes on with the store of the first round, and does not send its address to new nodes.
         added = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": 1, **added}
