@@ -26,10 +26,10 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-import torch.distributed.device_mesh as device_mesh
 import torch.nn.functional as F
 import warm
 from disturbance import copy_up_to
+from shared_groups import shared_groups
 from stopped_within_a_step import stopped_within
 from torch._C._distributed_c10d import _dump_fr_trace  # gloo's flight recorder, which is always on
 from training_runs import ROOT, checkpoint, metrics, one_process_group, same
@@ -227,15 +227,8 @@ def reduced() -> list[tuple[int, int]]:
     ]
 
 
-@functools.cache
-def group_of(ranks: tuple[int, ...]) -> dist.ProcessGroup:
-    """The group of these ranks, made once: with groups for each mesh a rank has a hundred, whose threads all poll."""
-    return dist.new_group(list(ranks))
-
-
 def main() -> None:
-    shared_groups = mock.patch.object(device_mesh, "new_group", lambda ranks, **options: group_of(tuple(ranks)))
-    with one_process_group() as world, shared_groups:
+    with one_process_group() as world, shared_groups():
         outcomes, sent = [], []
         for job in json.loads(Path(sys.argv[1]).read_text()):
             last_number = max((number for number, _ in reduced()), default=-1)
