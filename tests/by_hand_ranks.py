@@ -5,6 +5,7 @@ It prints its observations as lines of JSON, for the assertions of test_by_hand.
 
 import contextlib
 import copy
+import functools
 import itertools
 import json
 import os
@@ -95,6 +96,7 @@ def sgd(module):
     return torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.1, momentum=0.9, weight_decay=0.1)
 
 
+@functools.cache
 def one_process(dtype, world):
     """[(gradients, weights)] of each step of one process on the global batch."""
     model, steps = build(0, dtype), []
