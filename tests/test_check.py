@@ -1,4 +1,4 @@
-"""The grader with any answer: four states, exit codes, hints; it ends in time and leaves nothing behind."""
+"""The grader with any answer: five states, exit codes, hints; it ends in time and leaves nothing behind."""
 
 import contextlib
 import json
@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from ddp_course.grader.answer_record import JobRecord, cases
 from ddp_course.grader.answer_run import collective_logs, run_answers
 from ddp_course.grader.check import check, given_script, hint, load, main
 from ddp_course.grader.exercises import names
+from ddp_course.grader.harness import start
 from ddp_course.grader.harness.job import Call, Ending, Job
 from ddp_course.grader.harness.notes import RankRecord
 from ddp_course.grader.judge import grade, run_failure
@@ -180,6 +182,13 @@ HOSTILE = {  # name: (answer, state, message)
         "wrong",
         "lost contact",
     ),
+    "outlives_a_contact": (
+        "import os\nimport torch.distributed as dist\ndef global_mean(values):\n    dist.barrier()\n"
+        "    if dist.get_rank() == 0:\n        raise RuntimeError('Connection closed by peer')\n"
+        "    while True:\n        pass",
+        "wrong",
+        "no end, until rank 0 would wait no longer: rank 0 was in line 6, rank 1 was in line ",
+    ),
     "forks": ("import os\nimport time\n" + RIGHT + "\nif os.fork() == 0:\n    time.sleep(60)", "passed", ""),
     "forks_and_continues": (
         RIGHT.replace("def global_mean(values):", "import os\ndef global_mean(values):\n    os.fork()"),
@@ -219,11 +228,77 @@ def test_a_lane_that_dies_affects_no_answer_of_another(monkeypatch):
         yield
         shutil.rmtree(folder)
 
+    def until_the_end(process, timeout, stop_when):
+        limits.append(timeout / answer_run.MOST_WAITING)
+        return {"timed_out": False}
+
     monkeypatch.setattr(answer_run, "supervisor", harness)
-    monkeypatch.setattr(answer_run, "until_the_end", lambda process, limit: limits.append(limit))
+    monkeypatch.setattr(answer_run, "until_the_end", until_the_end)
     records = run_answers([(job.script, [job], "")] * 4, lanes=2)
     assert [record.finished for [record] in records] == [True, False, True, False]
     assert limits == [answer_run.LONGEST_RUN + answer_run.LONGEST_ANSWER]  # two answers, one after the other
+    lost = run_failure(records[1][0], job.script)
+    assert (lost.state, lost.observed) == ("not graded", "the process that runs the ranks ended before it began")
+
+
+def run_of_a_broken_harness(monkeypatch, fair_seconds):
+    """The RunFailure of an answer whose harness does nothing for ever; `fair_seconds`: the clock at its end."""
+    job = Job(1, "global_mean", (Call([()], ""),))
+
+    class Clock:
+        def __init__(self, sample_interval):
+            self.seconds = 0.0
+
+        def update(self):
+            self.seconds = fair_seconds
+
+    @contextlib.contextmanager
+    def harness(command, environment, folder):
+        (folder / "0").mkdir()
+        yield
+        shutil.rmtree(folder)
+
+    def until_the_end(process, timeout, stop_when):
+        assert stop_when() == (fair_seconds > answer_run.LONGEST_RUN)
+        return {"timed_out": True}
+
+    monkeypatch.setattr(answer_run, "supervisor", harness)
+    monkeypatch.setattr(answer_run, "until_the_end", until_the_end)
+    monkeypatch.setattr(answer_run, "FairClock", Clock)
+    [[record]] = run_answers([(Path(write(RIGHT)), [job], "")])
+    return run_failure(record, Path("answers/02_1.py"))
+
+
+def test_an_answer_that_waits_for_a_core_for_ever_is_not_called_wrong(monkeypatch):
+    failure = run_of_a_broken_harness(monkeypatch, fair_seconds=20.0)
+    words = "other programs kept the machine so busy that it had no end after 15 minutes"
+    assert (failure.state, failure.check, failure.observed) == ("not graded", "not graded", words)
+    assert Verdict("02.1", failure.state).exit_code == 4 and "check again" in failure.look
+
+
+def test_an_answer_that_halts_its_harness_on_an_idle_machine_is_to_blame(monkeypatch):
+    failure = run_of_a_broken_harness(monkeypatch, fair_seconds=answer_run.LONGEST_RUN + 1)
+    assert (failure.state, failure.observed) == ("crashed", "with 1 rank: the process that runs the ranks was killed")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere processes are not forked, and load what is not patched")
+def test_the_store_of_the_ranks_may_wait_for_a_core(monkeypatch):
+    class Clock:  # on a busy machine
+        seconds, updates = 0.0, 0
+
+        def update(self):
+            Clock.updates += 1
+
+    def serve(connection):
+        connection.recv()
+        time.sleep(1.5 * (start.LOAD_SECONDS + start.CONNECT_SECONDS))
+        connection.send(4321)
+
+    monkeypatch.setattr(start, "FairClock", Clock)
+    monkeypatch.setattr(start, "_serve_stores", serve)
+    stores = start.Stores()
+    assert stores.fresh_port() == 4321 and Clock.updates
+    stores.close()
 
 
 ENDLESS = {  # name: (answer, message)
@@ -231,7 +306,7 @@ ENDLESS = {  # name: (answer, message)
     "cannot_be_asked": (
         "import signal\ndef global_mean(values):\n    signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))\n"
         "    sum(range(10**12))",
-        "rank 0 was in no line of the answer",
+        "rank 0 did not say in which line it was",
     ),
 }
 
@@ -252,7 +327,8 @@ def test_an_answer_that_takes_too_long_is_told_how_far_it_came(tmp_path):
     answer.write_text(ENDLESS["loops"][0])
     calls = tuple(Call([(1,), (2,)], f"case {number}") for number in (1, 2, 3))
     ranks = [RankRecord([1], operations=[[], []], stuck=True, line=line) for line in (2, 3)]
-    record = JobRecord(Job(2, "global_mean", calls, seconds=8.0), ranks, started=True, finished=True)
+    job = Job(2, "global_mean", calls, seconds=8.0)
+    record = JobRecord(job, ranks, started=True, finished=True, time_was_up=True)
     failure = run_failure(record, answer)
     assert failure.observed.startswith("with 2 ranks (case 2): no end after 8 s, in case 2 of 3: rank 0 was in line 2,")
     assert failure.look == "is it slow, or does it loop without end? The 8 s are for all 3 cases"

@@ -13,15 +13,19 @@ from ddp_course.grader.harness.notes import Operation, RankRecord, read_rank
 class JobRecord:
     """The record of one job's ranks.
 
-    started      false if an earlier job had failed or the answer's time was used up
-    finished     false if it was not started, or the answer killed the process that runs the ranks
+    started      false if an earlier job had failed, the answer's time was used up, or it was cut off
+    cut_off      why it did not run to its end, or at all, if the answer is not to blame
+    finished     false if it was not started, was cut off, or the answer killed the process that runs the ranks
+    time_was_up  whether its ranks were ended because their time was up
     stood_still  whether it was ended because no rank computed any more: Job.patience
     """
 
     job: Job
     ranks: list[RankRecord]
     started: bool = False
+    cut_off: str = ""
     finished: bool = False
+    time_was_up: bool = False
     stood_still: bool = False
     collectives: list[list[str]] = field(default_factory=list)  # by rank, such as "all_reduce, line 12"
 
@@ -72,5 +76,11 @@ def read_record(folder: Path, job: Job) -> JobRecord:
         record.exit_code = code
         record.ended_by_grader = rank in ending.ended_by_grader
     return JobRecord(
-        job, ranks, started=True, finished=True, stood_still=ending.stood_still, collectives=ending.collectives
+        job,
+        ranks,
+        started=True,
+        finished=True,
+        time_was_up=ending.time_was_up,
+        stood_still=ending.stood_still,
+        collectives=ending.collectives,
     )

@@ -15,12 +15,15 @@ from ddp_doctor.launch.supervised import supervised_environment, supervisor, unt
 
 from ddp_course.grader.answer_record import JobRecord, read_record
 from ddp_course.grader.harness.job import Job, Task, run_key
+from ddp_course.launcher.fair_clock import FairClock
 
 PACKAGE_FOLDER = Path(__file__).parents[2]
 START = "ddp_course.grader.harness.start"
-# Seconds on the wall: for the first answer of a lane, and for each further one. They end a harness that an answer has
-# broken. The harness's own limit, 60 s of its FairClock per answer, comes long before them, on a busy machine too.
+# Seconds on a FairClock: for the first answer of a lane, and for each further one. They end a harness that an answer
+# has broken. The harness's own limit, 60 s of its FairClock per answer, comes long before them.
 LONGEST_RUN, LONGEST_ANSWER = 300.0, 120.0
+# So many times these limits, on the wall, a busy machine may keep a run waiting for a core. Then it is given up.
+MOST_WAITING = 3.0
 
 
 def run_answers(
@@ -55,16 +58,25 @@ def run_answers(
     # -P: no file in the current folder shadows a module that the harness imports
     command = [*sandbox, sys.executable, "-P", "-m", START, str(folder)]
     with supervisor(command, environment, folder) as process:
-        until_the_end(process, limit)
+        clock = FairClock(sample_interval=5.0)  # long: it need not be exact, and each sample costs time
+        report = until_the_end(process, MOST_WAITING * limit, stop_when=lambda: clock.update() or clock.seconds > limit)
+        busy = f"other programs kept the machine so busy that it had no end after {MOST_WAITING * limit / 60:g} minutes"
+        gave_up = busy if report["timed_out"] and clock.seconds <= limit else ""
         records: dict[tuple, JobRecord] = {}
         for number, task in enumerate(tasks):
             key = task.lane, run_key(task.job, task.answer_number)
             record = read_record(folder / str(number), task.job)
             if record.started or key not in records:
                 records[key] = record
-    return [
+    by_answer = [
         [records[number % lanes, run_key(job, number)] for job in jobs] for number, (_, jobs, _) in enumerate(answers)
     ]
+    for answer_records in by_answer:
+        begun = any(record.started for record in answer_records if not record.job.script)
+        for record in answer_records:
+            if not record.finished:
+                record.cut_off = gave_up or ("" if begun else "the process that runs the ranks ended before it began")
+    return by_answer
 
 
 def collective_logs(script: str | Path, nproc: int = 2, seconds: float = 6.0) -> list[list[str]]:

@@ -38,7 +38,7 @@ from ddp_course.grader.check import BAD_COMMAND
 from ddp_course.grader.exercises import load, names
 from ddp_course.grader.judge import grade
 from ddp_course.grader.variant import Handouts, read_handouts
-from ddp_course.grader.verdict import CRASHED, NOT_ATTEMPTED, Verdict
+from ddp_course.grader.verdict import CRASHED, NOT_ATTEMPTED, NOT_GRADED, Verdict
 
 UNSHARE = ["--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
 # The last argument of the command is the folder in which the answer may write.
@@ -47,7 +47,6 @@ AS_NOBODY += ' --clear-groups --no-new-privs env "$@"'  # setpriv alone could st
 # For Python or answers in a folder that only root may open: nobody can then read all files, but still not write them.
 READ_ALL_FILES = "--inh-caps +dac_read_search --ambient-caps +dac_read_search"
 READ_TEST = "import sys, torch; [open(file).close() for file in sys.argv[1:-1]]"
-NOT_GRADED = "not graded"  # the student's time was used up
 
 
 @dataclass

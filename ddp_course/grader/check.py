@@ -2,7 +2,7 @@
 
 In a notebook      check("02.1")   grades answers/02_1.py        hint("02.1")   the next hint at each call
 In a shell         python -m ddp_course.grader.check 02.1 path/to/answer.py        --hint 2   the second hint
-Exit codes         0 passed, 1 wrong, 2 not attempted, 3 crashed, 64 the command was wrong
+Exit codes         0 passed, 1 wrong, 2 not attempted, 3 crashed, 4 not graded, 64 the command was wrong
 """
 
 import gc

@@ -16,7 +16,7 @@ from ddp_course.grader.answer_record import JobRecord, where
 from ddp_course.grader.answer_run import run_answers
 from ddp_course.grader.exercises import Exercise
 from ddp_course.grader.harness.notes import RankRecord
-from ddp_course.grader.verdict import CRASHED, NOT_ATTEMPTED, PASSED, WRONG, Verdict, Wrong, last_lines
+from ddp_course.grader.verdict import CRASHED, NOT_ATTEMPTED, NOT_GRADED, PASSED, WRONG, Verdict, Wrong, last_lines
 
 QUESTION_OF_SENDS = {
     "send": "a send returns when its receiver takes part: who receives while all of them send?",
@@ -103,6 +103,9 @@ def run_failure(record: JobRecord, answer: Path) -> RunFailure | None:
     It failed if it was not started, or if a rank raised, died, hung, exited early, lacked the function, or changed a
     tensor that was being sent.
     """
+    if record.cut_off:
+        look = "what else computes on this machine: end it or wait for it, then check again"
+        return RunFailure(NOT_GRADED, "not graded", record.cut_off, look)
     if not record.started:
         observed = "the time was used up before all of it had run"
         return RunFailure(WRONG, "does not end", observed, "what takes long in your answer")
@@ -128,7 +131,7 @@ def run_failure(record: JobRecord, answer: Path) -> RunFailure | None:
     if not record.finished:
         observed = f"{prefix}the process that runs the ranks was killed"
         return RunFailure(CRASHED, "dies", observed, "what ends processes there")
-    if any(rank.stuck or rank.ended_by_grader for rank in ranks):
+    if record.time_was_up or (not raised and any(rank.stuck or rank.ended_by_grader for rank in ranks)):
         how = "no end, and nothing moves" if record.stood_still else f"no end after {_time_used(record)}"
         return _hang(record, "does not end", f"{prefix}{how}", answer)
     if raised and not _returned(record, raised[0]) and not any(rank.ended for rank in ranks):
@@ -224,8 +227,12 @@ def _position(record: JobRecord, number: int) -> str:
         return "had finished"
     if _returned(record, number):
         return "had returned"
+    if line is None and rank.last_outcome:
+        return f"had {rank.last_outcome}"
+    if line is None and rank.ended_by_grader:  # before it could note its line
+        return f"was last{last_operation(rank)}" if rank.operations[-1] else "did not say in which line it was"
     if line is None:
-        return f"had {rank.last_outcome}" if rank.last_outcome else "was in no line of the answer"
+        return "was in no line of the answer"
     ahead = len(rank.results) > len(record.ranks[furthest_behind(record)].results)
     case = " of the next case" if ahead else ""
     if rank.operations[-1] and rank.operations[-1][-1].line == line:
@@ -265,8 +272,8 @@ def _where_to_look(record: JobRecord, answer: Path) -> str:
     unfinished = [rank for rank in record.ranks if not rank.ended]
     if any("new_group(" in lines[rank.line - 1] for rank in unfinished if rank.line and rank.line <= len(lines)):
         return "new_group waits for all ranks, those outside the group too: which of them does not call it?"
-    job, computed = record.job, any(rank.stuck for rank in record.ranks) and not record.stood_still
-    if computed and job.patience < job.seconds and len(job.calls) > 1:
+    job = record.job
+    if record.time_was_up and not record.stood_still and job.patience < job.seconds and len(job.calls) > 1:
         return f"is it slow, or does it loop without end? The {job.seconds:g} s are for all {len(job.calls)} cases"
     last_ops = {rank.operations[-1][-1].op for rank in unfinished if rank.operations[-1]}
     if last_ops and last_ops <= set(QUESTION_OF_SENDS):

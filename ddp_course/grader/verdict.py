@@ -1,12 +1,13 @@
-"""The verdict on an answer: one of four states, what was observed, and where to look."""
+"""The verdict on an answer: one of five states, what was observed, and where to look."""
 
 import html
 from dataclasses import dataclass, field
 
 PASSED, WRONG, NOT_ATTEMPTED, CRASHED = "passed", "wrong", "not attempted", "crashed"
-EXIT_CODES = {PASSED: 0, WRONG: 1, NOT_ATTEMPTED: 2, CRASHED: 3}
+NOT_GRADED = "not graded"  # the machine was too busy, or a student's time was used up by other answers
+EXIT_CODES = {PASSED: 0, WRONG: 1, NOT_ATTEMPTED: 2, CRASHED: 3, NOT_GRADED: 4}
 # Mid-tones, legible on light and on dark pages.
-COLOURS = {PASSED: "#148C27", WRONG: "#C6590A", NOT_ATTEMPTED: "#737A81", CRASHED: "#D04387"}
+COLOURS = {PASSED: "#148C27", WRONG: "#C6590A", NOT_ATTEMPTED: "#737A81", CRASHED: "#D04387", NOT_GRADED: "#737A81"}
 LAST_LINES = 5  # of what a rank printed
 
 
@@ -30,7 +31,7 @@ class NotPassed(AssertionError):
 class Verdict:
     """The result of a grading, which a notebook cell shows as HTML.
 
-    state     PASSED, WRONG, NOT_ATTEMPTED or CRASHED
+    state     PASSED, WRONG, NOT_ATTEMPTED, CRASHED or NOT_GRADED
     observed  what the answer did wrong, in one sentence; "" if it passed
     look      one place to look; "" if it passed
     check     the check that failed; "" if all passed
@@ -52,7 +53,7 @@ class Verdict:
 
     @property
     def exit_code(self) -> int:
-        """0 passed, 1 wrong, 2 not attempted, 3 crashed."""
+        """0 passed, 1 wrong, 2 not attempted, 3 crashed, 4 not graded."""
         return EXIT_CODES[self.state]
 
     def rows(self) -> list[tuple[str, str]]:

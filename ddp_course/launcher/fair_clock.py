@@ -24,7 +24,8 @@ class FairClock:
     idle_seconds   counted since any of the processes last computed
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sample_interval: float = SAMPLE_INTERVAL) -> None:
+        self.sample_interval = sample_interval
         self.seconds = self.idle_seconds = 0.0
         self.cores = psutil.cpu_count() or 1
         self.sampled_at = time.monotonic()
@@ -33,7 +34,7 @@ class FairClock:
     def update(self) -> None:
         """Bring `seconds` and `idle_seconds` up to date; to be called often."""
         elapsed = time.monotonic() - self.sampled_at
-        if elapsed < SAMPLE_INTERVAL:
+        if elapsed < self.sample_interval:
             return
         used, threads = _processor_seconds()
         computed = [seconds - self.used.get(process, 0.0) for process, seconds in used.items()]

@@ -186,6 +186,17 @@ MISTAKES = {  # question: {mistake: (edit of the solution, part of `observed`, p
             "which of several texts",
         ),
     },
+    "26.1": {
+        "builds each group twice, and the first rank returns the other one": (
+            """
+            -            group = dist.new_group(line)
+            +            group, second = dist.new_group(line), dist.new_group(line)
+            +            group = group if rank == line[0] else second
+            """,
+            "in the group of rank 0 over tp the ranks [0] answered, not [0, 1]",
+            "which group each rank returns",
+        )
+    },
     "27.2": {
         "the logarithm of a sigmoid": (
             """

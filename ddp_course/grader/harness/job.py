@@ -72,7 +72,7 @@ class Ending:
 
     exit_codes       of each rank; negative: the number of the signal that killed it
     ended_by_grader  the ranks that the harness killed
-    time_was_up      whether the ranks were told to end
+    time_was_up      whether they were ended because their time was up
     stood_still      whether that was because no rank computed any more
     collectives      of each rank, in order, such as "all_reduce, line 12"
     """

@@ -53,7 +53,7 @@ class RankRecord:
     missing: dict | None = None  # function (the job's, which the answer does not define), defined (those it does)
     sys_exit_code: int | None = None
     stuck: bool = False  # the time was up while it ran
-    line: int | None = None  # the answer's line in which it was stuck; if it never noted that, of its last operation
+    line: int | None = None  # the answer's line in which it was stuck, if it was in one
     last_outcome: str = ""  # of the driver's last call of the function: "returned", "raised KeyError: 'a'"
     unwaited: list = field(default_factory=list)  # [op, line] of each operation but sends that was not waited for
     early_reads: list = field(default_factory=list)  # [op, its line, line of the read], for a read before the wait

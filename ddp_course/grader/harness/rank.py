@@ -90,7 +90,7 @@ def _call_function(task: Task, rank: int, port: int, notes: Notes):
     """Import the answer, and make the job's calls of its function, or of its driver, in a process group."""
     job, answer = task.job, str(task.path)
     world = job.world
-    timeout = timedelta(minutes=5)  # never reached: a rank that waits too long is ended before
+    timeout = timedelta(hours=1)  # never reached, on a busy machine neither: a rank that waits too long is ended before
     store = dist.TCPStore("127.0.0.1", port, world, is_master=False, timeout=timeout)
     group_store = dist.PrefixStore("group", store)
     dist.init_process_group("gloo", store=group_store, rank=rank, world_size=world, timeout=timeout)

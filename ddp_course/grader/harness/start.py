@@ -32,7 +32,7 @@ CONTEXT = forked.context("fork")
 LOAD_SECONDS = 0.0 if forked.FORKS else 15.0  # that a rank may need to load torch
 CONNECT_SECONDS = 1.0  # that the ranks may need to connect, before the answer begins
 ANSWER_SECONDS = 60.0  # for all jobs of one answer together: it ends answers that hang, and is ample for slow ones
-GRACE_SECONDS = 1.5  # until ranks are killed, after another rank has failed or the time was up
+GRACE_SECONDS = 1.5  # until ranks are told to end, after another rank has failed; until they are killed after that
 LEAST_SECONDS = 0.5  # with less time left, a job is not started
 POLL_SECONDS = 0.05  # a rank's sentinel alone would miss its end if the answer has forked
 
@@ -105,24 +105,25 @@ def run_task(task: Task, folder: Path, port: int) -> tuple[Ending, float]:
     for process in ranks:
         process.start()
     clock = FairClock()  # created last: it cannot discount what this process waits for a core while it starts them
-    limit, kill_at = LOAD_SECONDS + CONNECT_SECONDS + job.seconds, float("inf")
+    limit = end_at = LOAD_SECONDS + CONNECT_SECONDS + job.seconds
     longest_wait = min(job.patience, job.seconds)
-    killed, stood_still = [], False
+    killed, time_was_up, stood_still = [], False, False
     while running := [process for process in ranks if process.exitcode is None]:
         wait([process.sentinel for process in running], timeout=POLL_SECONDS)
         clock.update()
-        if not writer.closed and (clock.seconds > limit or clock.idle_seconds > longest_wait):
-            stood_still = clock.idle_seconds > longest_wait
+        failed = any(process.exitcode for process in ranks)
+        if failed:
+            end_at = min(end_at, clock.seconds + GRACE_SECONDS)
+        waits = not failed and clock.idle_seconds > longest_wait
+        if not writer.closed and (waits or clock.seconds > end_at):
+            stood_still, time_was_up = waits, waits or end_at == limit
             writer.close()  # each rank notes its line, and ends
-            kill_at = min(kill_at, clock.seconds + GRACE_SECONDS)
-        if any(process.exitcode for process in ranks):
-            kill_at = min(kill_at, clock.seconds + GRACE_SECONDS)
-        if clock.seconds > kill_at:
+            end_at = clock.seconds + GRACE_SECONDS
+        elif writer.closed and clock.seconds > end_at:
             killed = [rank for rank, process in enumerate(ranks) if process.exitcode is None]
             for process in running:
                 process.kill()
                 process.join()
-    time_was_up = writer.closed
     writer.close()
     reader.close()
     return Ending([process.exitcode for process in ranks], killed, time_was_up, stood_still), clock.seconds
@@ -147,8 +148,11 @@ class Stores:
                 child_connection.close()  # so that the death of the process is an EOFError here
             try:
                 self.connection.send("new store")
-                if self.connection.poll(LOAD_SECONDS + CONNECT_SECONDS):
-                    return self.connection.recv()
+                clock = FairClock()  # the process may wait for a core, or have been halted by an answer
+                while clock.seconds <= LOAD_SECONDS + CONNECT_SECONDS:
+                    if self.connection.poll(POLL_SECONDS):
+                        return self.connection.recv()
+                    clock.update()
             except (EOFError, OSError):
                 pass
             self.close()

@@ -39,14 +39,17 @@ def group_count():
 
 
 def answering_ranks(group, ranks):
-    """The ranks that an all-gather in the group brings; None, on all ranks, if members of a group disagree on it."""
-    world = dist.get_world_size()
-    mask = torch.tensor(sum(2**rank for rank in ranks))
-    masks = [torch.zeros_like(mask) for _ in range(world)]
-    dist.all_gather(masks, mask)
-    members = [[peer for peer in range(world) if mask.item() >> peer & 1] for mask in masks]  # of each rank's group
+    """The ranks that an all-gather in the group brings; None, on all ranks, if members of a group disagree on it.
+
+    If on any rank a member holds another group of the same ranks: the members that hold this rank's group.
+    """
+    entries = [None] * dist.get_world_size()
+    dist.all_gather_object(entries, (ranks, group.group_name))
+    members, names = zip(*entries, strict=True)
     if any(rank not in own or any(members[peer] != own for peer in own) for rank, own in enumerate(members)):
         return None
+    if any(names[peer] != name for name, own in zip(names, members, strict=True) for peer in own):
+        return [peer for peer in ranks if names[peer] == group.group_name]
     parts = [torch.zeros((), dtype=torch.int64) for _ in ranks]
     dist.all_gather(parts, torch.tensor(dist.get_rank()), group=group)
     return sorted(part.item() for part in parts)
