@@ -73,7 +73,7 @@ def the_right_ranks(records):
             f"{case.where}in {name} the ranks {answered} answered, not {right}",
             "every rank has to build the same groups in the same order, also those that it is not in"
             if answered is None
-            else "which group each rank returns: two groups of the same ranks are two, and only one of them may be used",
+            else "which group each rank returns: all ranks of a group have to return the same one",
         )
 
 
