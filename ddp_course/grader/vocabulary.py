@@ -45,6 +45,14 @@ def function_job(world: int, function: str, calls: dict[str, tuple] | Iterable[s
     return Job(world, function, tuple(job_calls), **options)
 
 
+def jobs_of(function: str, calls: Iterable[Call], **options) -> list[Job]:
+    """A job for each number of ranks for which `calls` has arguments; options: other fields of Job."""
+    by_world: dict[int, list[Call]] = {}
+    for call in calls:
+        by_world.setdefault(len(call.args), []).append(call)
+    return [Job(world, function, tuple(of_world), **options) for world, of_world in by_world.items()]
+
+
 def driver_job(world: int, function: str, calls: dict[str, tuple] | Iterable[str | tuple], **options) -> Job:
     """A job that hands the answer's function and the arguments to the exercise's driver.py; else as function_job."""
     return function_job(world, function, calls, driver=True, **options)
@@ -309,7 +317,7 @@ def called_once(detector: str, argument: str, jobs: Sequence[Job], look_at: str)
     """The check that `detector` calls the function that is its argument once on each rank.
 
     argument: the name of that function in the text of the exercise. The drivers of these jobs count its calls in the
-    last tensor among the arguments: see harness/counted.py.
+    last tensor among the arguments: see harness/versions.py.
     """
 
     def it_is_called_once(case):

@@ -23,6 +23,7 @@ from ddp_course.grader.vocabulary import (
     expect_small_gap,
     function_job,
     is_close,
+    jobs_of,
     plural,
     show,
     total_bytes,
@@ -35,6 +36,13 @@ def record(scenario="odd", results=(1, 2)):
     """A job with one call on as many ranks as there are results."""
     job = Job(len(results), "f", (Call([()] * len(results), scenario),))
     return JobRecord(job, [RankRecord([result], [[]], [[]]) for result in results])
+
+
+def test_calls_become_a_job_for_each_number_of_ranks():
+    on_2, on_1, again_on_2 = (Call([()] * world, name) for world, name in ((2, "a"), (1, "b"), (2, "c")))
+    two, one = jobs_of("f", [on_2, on_1, again_on_2], seconds=3.0)
+    assert (two.world, two.calls, one.world, one.calls) == (2, (on_2, again_on_2), 1, (on_1,))
+    assert all((job.function, job.seconds) == ("f", 3.0) for job in (one, two))
 
 
 RECORDS = [record("odd", (1, 2)), record("even", (3, 4))]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def random_tensor(seed: int, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -23,6 +23,17 @@ def largest_gap(tensor: Any, right: Tensor) -> float:
         return math.inf
     gaps = (tensor - right).detach().abs().masked_fill(tensor == right, 0)
     return gaps.nan_to_num(nan=math.inf, posinf=math.inf).max().item() if gaps.numel() else 0.0
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The tensor, detached; the whole of a sharded one, which is a collective."""
+    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach()
+
+
+def model_gaps(model: nn.Module, right: nn.Module) -> dict[str, float]:
+    """{name of a parameter or buffer of `model`: its largest gap from that of `right`}; see `whole`."""
+    named, right_named = ([*module.named_parameters(), *module.named_buffers()] for module in (model, right))
+    return {name: largest_gap(whole(tensor), dict(right_named)[name]) for name, tensor in named}
 
 
 def fingerprint(tensors: Iterable[Tensor]) -> str:

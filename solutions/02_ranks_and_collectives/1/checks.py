@@ -5,12 +5,12 @@ from numbers import Real
 
 from ddp_course.grader.vocabulary import (
     Call,
-    Job,
     Mistake,
     Wrong,
     check,
     expect,
     expect_few_bytes,
+    jobs_of,
     number,
     recognised,
     show,
@@ -24,25 +24,21 @@ def call(scenario, *values_by_rank):
     return Call([(list(map(float, values)),) for values in values_by_rank], scenario)
 
 
-def job(*calls):
-    return Job(world=len(calls[0].args), function="global_mean", calls=calls)
-
-
-JOBS = [
-    job(
-        call("4, 1 and 2 values", [1, 2, 3, 4], [10], [7, 8]),
-        call("rank 1 has no values", [5, 6], [], [1]),
-        call("only rank 2 has values", [], [], [2.5, 3.5]),
-        call("30 million and 1, minus 30 million and 1, 2", [3e7, 1], [-3e7, 1], [2]),
-        call("one value each: 0.4, 0.6, 0.7", [0.4], [0.6], [0.7]),  # the mean depends on the order of adding
-        call("3,000, 2,000 and 7 values", range(3000), range(2000), range(7)),
-        call("losses of nine digits", [0.123456789, 0.987654321], [0.314159265], [2.71828182]),
-        call("losses of nine digits, all below a millionth", [1.23456789e-7], [2.34567891e-7, 3.45678912e-7], []),
-    ),
-    job(call("one value against three", [9], [1, 2, 3]), call("rank 0 has no values", [], [4, 5])),
-    job(call("1, 2, 3 and 4 values", [1], [2] * 2, [3] * 3, [4] * 4)),
-    job(call("three values", [1, 2, 4])),
+CALLS = [
+    call("4, 1 and 2 values", [1, 2, 3, 4], [10], [7, 8]),
+    call("rank 1 has no values", [5, 6], [], [1]),
+    call("only rank 2 has values", [], [], [2.5, 3.5]),
+    call("30 million and 1, minus 30 million and 1, 2", [3e7, 1], [-3e7, 1], [2]),
+    call("one value each: 0.4, 0.6, 0.7", [0.4], [0.6], [0.7]),  # the mean depends on the order of adding
+    call("3,000, 2,000 and 7 values", range(3000), range(2000), range(7)),
+    call("losses of nine digits", [0.123456789, 0.987654321], [0.314159265], [2.71828182]),
+    call("losses of nine digits, all below a millionth", [1.23456789e-7], [2.34567891e-7, 3.45678912e-7], []),
+    call("one value against three", [9], [1, 2, 3]),
+    call("rank 0 has no values", [], [4, 5]),
+    call("1, 2, 3 and 4 values", [1], [2] * 2, [3] * 3, [4] * 4),
+    call("three values", [1, 2, 4]),
 ]
+JOBS = jobs_of("global_mean", CALLS)
 
 
 @check("every rank returns one number, also a rank that has no values")

@@ -5,7 +5,7 @@ import math
 import torch
 
 from ddp_course.base.quantity import with_prefix
-from ddp_course.grader.vocabulary import Call, Job, Mistake, Wrong, cases, check, expect, recognised, total_bytes
+from ddp_course.grader.vocabulary import Call, Mistake, Wrong, cases, check, expect, jobs_of, recognised, total_bytes
 
 LARGE = 60_000  # elements; divisible by 2, 3 and 4
 SHAPES = {  # number of ranks: the shapes of the tensors
@@ -30,10 +30,7 @@ def call(world, shape):
     return Call([((base * (rank + 1) + rank).to(dtype).view(shape),) for rank in range(world)], scenario)
 
 
-JOBS = [
-    Job(world, function="ring_all_reduce", calls=tuple(call(world, shape) for shape in shapes))
-    for world, shapes in SHAPES.items()
-]
+JOBS = jobs_of("ring_all_reduce", [call(world, shape) for world, shapes in SHAPES.items() for shape in shapes])
 
 
 @check("every rank holds the sum in every element, on 1, 2, 3 and 4 ranks, for 1 to 60,000 elements of 3 dtypes")

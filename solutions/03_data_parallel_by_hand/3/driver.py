@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ddp_course.grader.harness.record import Recorder, in_new_threads
-from ddp_course.grader.harness.tensors import fingerprint, largest_gap, random_tensor
+from ddp_course.grader.harness.tensors import fingerprint, largest_gap, model_gaps, random_tensor
 
 LAYERS, WIDTH = 8, 64  # of the wide model
 LAYER_BYTES = WIDTH * WIDTH * 4  # of the gradient of one of its layers
@@ -104,7 +104,7 @@ def train(build, bucket=350):
     rank, world = dist.get_rank(), dist.get_world_size()
     one_process, events = Small(seed=0), Events()
     wrapped = build(Small(seed=rank), bucket / 2**20)
-    result = {"start": _gaps(wrapped.module, one_process), "steps": [], "in_no_sync": 0}
+    result = {"start": model_gaps(wrapped.module, one_process), "steps": [], "in_no_sync": 0}
     generator = torch.Generator().manual_seed(7)
     for micro_batches in STEPS:
         for model in (wrapped.module, one_process):
@@ -125,7 +125,11 @@ def train(build, bucket=350):
             _step(model)
         with torch.no_grad():
             wrapped(batch[rank][:, 0])  # as an evaluation would
-        step = {"micro_batches": micro_batches, "gradients": gradients, "weights": _gaps(wrapped.module, one_process)}
+        step = {
+            "micro_batches": micro_batches,
+            "gradients": gradients,
+            "weights": model_gaps(wrapped.module, one_process),
+        }
         result["steps"].append(step | {"bits": fingerprint(wrapped.module.parameters())})
     largest = max(parameter.nbytes for parameter in one_process.parameters() if parameter.requires_grad)
     return result | {"bucket": max(bucket, largest)}
@@ -143,21 +147,12 @@ def _loss(model, batch):
     return nn.functional.cross_entropy(model(batch[:, 0]), batch[:, 1])
 
 
-def _gaps(model, other):
-    """The largest difference between the models, by name of the parameter or buffer."""
-    right = dict(_tensors(other))
-    return {name: largest_gap(value, right[name]) for name, value in _tensors(model)}
-
-
-def _tensors(model):
-    return [*model.named_parameters(), *model.named_buffers()]
-
-
 def _gradient_gaps(model, other):
     """{name of a trainable parameter: what _gradient_gap returns}"""
-    trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     return {
-        name: _gradient_gap(parameter.grad, other.get_parameter(name).grad) for name, parameter in trainable.items()
+        name: _gradient_gap(parameter.grad, other.get_parameter(name).grad)
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
     }
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from ddp_course.grader.vocabulary import Call, Job, Wrong, cases, check, expect, function_job, like_neighbours, show
+from ddp_course.grader.vocabulary import Call, Wrong, cases, check, expect, function_job, jobs_of, like_neighbours, show
 
 from . import given as given_script
 
@@ -98,12 +98,12 @@ KEYS = [(1, epoch, 0) for epoch in range(101)] + [(1, 0, rank) for rank in range
 KEYS += [(1, 1, 1), (1, 1, 11), (1, 11, 1), (2, 0, 0), (11, 1, 0), (11, 1, 1)]
 
 
-def draw_job(world):
-    calls = [Call([(s, e, rank, world) for rank in range(world)], f"seed {s}, epoch {e}") for s, e in SETTINGS]
-    return Job(world, function="draw", calls=tuple(calls))
-
-
-DRAWS = [draw_job(world) for world in (4, 3, 2, 1)]
+DRAW_CALLS = [
+    Call([(seed, epoch, rank, world) for rank in range(world)], f"seed {seed}, epoch {epoch}")
+    for world in (4, 3, 2, 1)
+    for seed, epoch in SETTINGS
+]
+DRAWS = jobs_of("draw", DRAW_CALLS)
 # One process draws for one of the 12 ranks in each call.
 DRAW_KEYS = function_job(1, "draw", {"seed {}, epoch {}, rank {} of 12".format(*key): (*key, 12) for key in KEYS})
 JOBS = [COUNT, *DRAWS, DRAW_KEYS]

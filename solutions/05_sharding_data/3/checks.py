@@ -1,6 +1,6 @@
 """05.3: a wrapper that skips the batches of other ranks, replaced; and a function that finds all of its faults."""
 
-from ddp_course.grader.vocabulary import Call, Job, check, expect, function_job, like_neighbours, where
+from ddp_course.grader.vocabulary import Call, check, expect, function_job, jobs_of, like_neighbours, where
 
 from .given import run
 
@@ -50,22 +50,15 @@ MADE_UP = {
 DIAGNOSE = function_job(1, FUNCTION, {scenario: (ranks,) for scenario, ranks in MADE_UP.items()})
 
 
-def run_job(world, *sample_counts, batch_size=4):
-    """A job that runs three epochs with each of these numbers of samples."""
-    calls = [
-        Call(
-            [(samples, batch_size, epoch, rank, world) for rank in range(world)],
-            f"{samples} samples, batches of {batch_size}, epoch {epoch}",
-        )
-        for samples in sample_counts
-        for epoch in (0, 1, 2)
-    ]
-    return Job(world, function="run", calls=tuple(calls), driver=True)
+def call(world, samples, batch_size, epoch):
+    arguments = [(samples, batch_size, epoch, rank, world) for rank in range(world)]
+    return Call(arguments, f"{samples} samples, batches of {batch_size}, epoch {epoch}")
 
 
 # If ranks take every fourth sample, rank 3 has one fewer: of 51 samples, too few for a fourth, short batch; of 47, too
 # few for a third whole one. 20 samples fill the batches of one rank, so that it reads the whole order of an epoch.
-RUNS = [run_job(4, 40, 64, 51, 47), run_job(3, 50, batch_size=3), run_job(2, 30), run_job(1, 18, 20)]
+SIZES = [(4, 40, 4), (4, 64, 4), (4, 51, 4), (4, 47, 4), (3, 50, 3), (2, 30, 4), (1, 18, 4), (1, 20, 4)]
+RUNS = jobs_of("run", [call(*sizes, epoch) for sizes in SIZES for epoch in range(3)], driver=True)
 JOBS = [DIAGNOSE, *RUNS]
 
 

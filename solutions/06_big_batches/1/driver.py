@@ -1,25 +1,15 @@
 """Inside a rank, for 06.1: hand the learner's detector right and wrong training loops, and try the learner's own."""
 
 import contextlib
-import gc
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ddp_course.grader.harness.counted import counted
 from ddp_course.grader.harness.tensors import random_tensor
 from ddp_course.grader.harness.two_layers import TwoLayers, optimizer_for, weights
-
-
-def drive(function, what, *arguments):
-    """The result of the learner's replicas_agree for the loop `what`; for "own", the weights after its train."""
-    try:
-        return try_out(function, *arguments) if what == "own" else function(counted(VERSIONS[what], *arguments))
-    finally:
-        gc.collect()  # a wrapper that outlives its group can abort the process
-
+from ddp_course.grader.harness.versions import driver_of
 
 # ---- versions of train(module, optimizer, micro_batches, accumulate) ----------------------------------------------
 
@@ -131,3 +121,6 @@ def one_process(world, steps, accumulate, optimizer):
         module(*(torch.cat(part) for part in zip(*pairs, strict=True))).backward()
         optimizer.step()
     return weights(module)
+
+
+drive = driver_of(VERSIONS, try_out)

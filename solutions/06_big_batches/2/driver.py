@@ -1,26 +1,13 @@
 """Inside a rank, for 06.2: hand the learner's detector loops with and without leftovers, and try the learner's own."""
 
 import contextlib
-import gc
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from ddp_course.grader.harness.counted import counted
 from ddp_course.grader.harness.two_layers import TwoLayers, optimizer_for, weights
-
-
-def drive(function, what, *arguments):
-    """The result of the learner's step_sizes for the loop `what`; for "own", the weights after its train."""
-    try:
-        if what == "own":
-            return try_out(function, *arguments)
-        *sizes, calls = arguments
-        return function(counted(VERSIONS[what], calls), *sizes)
-    finally:
-        gc.collect()  # a wrapper that outlives its group can abort the process
-
+from ddp_course.grader.harness.versions import driver_of
 
 # ---- versions of train(module, optimizer, epochs, accumulate) -----------------------------------------------------
 
@@ -123,3 +110,6 @@ def one_process(world, counts, accumulate, optimizer, loop=None):
         (sum(module(batch) for batch in batches) / loop.divisor_of(batches, accumulate)).backward()
         optimizer.step()
     return weights(module)
+
+
+drive = driver_of(VERSIONS, try_out)

@@ -1,6 +1,5 @@
 """Inside a rank, for 06.3: hand the learner's detector exact and inexact means, and try the learner's own."""
 
-import gc
 import math
 
 import torch
@@ -9,18 +8,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from ddp_course.data.windows import IGNORED
-from ddp_course.grader.harness.counted import counted
+from ddp_course.grader.harness.versions import driver_of
 
 VOCABULARY = 6
 WIDTH = 7  # of the padded lines
-
-
-def drive(function, what, *arguments):
-    """The result of the learner's is_token_mean for the function `what`; for "own", that of its loss_and_gradients."""
-    try:
-        return try_out(function, *arguments) if what == "own" else function(counted(VERSIONS[what], *arguments))
-    finally:
-        gc.collect()  # a wrapper that outlives its group can abort the process
 
 
 # ---- versions of loss_and_gradients(module, micro_batches) --------------------------------------------------------
@@ -141,3 +132,6 @@ def one_process(module, micro_batches):
     count = sum(int((targets != IGNORED).sum()) for _, targets in micro_batches)
     loss = sum(loss_sum(module, *batch) for batch in micro_batches) / count
     return loss.item(), list(torch.autograd.grad(loss, list(module.parameters())))
+
+
+drive = driver_of(VERSIONS, try_out)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ddp_course.grader.vocabulary import Call, Job, check, expect, function_job, is_close, number
+from ddp_course.grader.vocabulary import Call, check, expect, function_job, is_close, jobs_of, number
 
 from . import driver
 from .given import train_step
@@ -33,29 +33,17 @@ def call(world, size, limit, scenario, overflow=None):
     return Call(arguments, scenario)
 
 
-TRAIN = [
-    Job(
-        2,
-        function="train",
-        loads=LOADS,
-        calls=(
-            call(2, 10.0, 1.0, "gradients above the limit"),
-            call(2, 0.01, 1.0, "gradients below the limit"),
-            call(2, 10.0, 1.0, "rank 1 overflows in step 1", overflow=(1, 0)),
-        ),
-    ),
-    Job(
-        3,
-        function="train_step",
-        loads=LOADS,
-        driver=True,
-        calls=(
-            call(3, 5.0, 0.1, "a limit of 0.1, SGD with momentum"),
-            # In step 2 SGD has a momentum, with which a step moves the weights even if the gradient is zero.
-            call(3, 5.0, 0.1, "rank 0 overflows in step 2, SGD with momentum", overflow=(0, 1)),
-        ),
-    ),
+TRAIN_CALLS = [
+    call(2, 10.0, 1.0, "gradients above the limit"),
+    call(2, 0.01, 1.0, "gradients below the limit"),
+    call(2, 10.0, 1.0, "rank 1 overflows in step 1", overflow=(1, 0)),
 ]
+DRIVER_CALLS = [
+    call(3, 5.0, 0.1, "a limit of 0.1, SGD with momentum"),
+    # In step 2 SGD has a momentum, with which a step moves the weights even if the gradient is zero.
+    call(3, 5.0, 0.1, "rank 0 overflows in step 2, SGD with momentum", overflow=(0, 1)),
+]
+TRAIN = jobs_of("train", TRAIN_CALLS, loads=LOADS) + jobs_of("train_step", DRIVER_CALLS, loads=LOADS, driver=True)
 VERSIONS = {  # a train_step, and whether it is right
     "the broken script's train_step": (train_step, False),
     "average, unscale, clip": (TrainStep(), True),

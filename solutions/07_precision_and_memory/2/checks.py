@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import linear
 
-from ddp_course.grader.vocabulary import Call, Job, check, expect, number
+from ddp_course.grader.vocabulary import Call, check, expect, jobs_of, number
 
 from . import given as given_script
 from .versions import Loop, Recorded
@@ -44,25 +44,13 @@ def call(world, scale, scenario, overflow=(), gradient_overflow=()):
     return Call(arguments, scenario)
 
 
-TRAIN = [
-    Job(
-        2,
-        function=FUNCTION,
-        loads=LOADS,
-        calls=(
-            call(2, 1024.0, "no overflow"),
-            call(2, 1024.0, "rank 1 overflows in step 2", overflow={(1, 2)}),
-            call(2, 1024.0, "rank 0 overflows in step 1", overflow={(0, 1)}),
-            call(2, 4096.0, "rank 1's gradient overflows in step 1, its loss does not", gradient_overflow={(1, 1)}),
-            call(2, 1024.0, "both overflow in step 3, rank 0 in step 1 too", overflow={(0, 1), (0, 3), (1, 3)}),
-        ),
-    ),
-    Job(
-        3,
-        function=FUNCTION,
-        loads=LOADS,
-        calls=(call(3, 1.0, "a scale of 1, and rank 2 overflows in step 0", overflow={(2, 0)}),),
-    ),
+TRAIN_CALLS = [
+    call(2, 1024.0, "no overflow"),
+    call(2, 1024.0, "rank 1 overflows in step 2", overflow={(1, 2)}),
+    call(2, 1024.0, "rank 0 overflows in step 1", overflow={(0, 1)}),
+    call(2, 4096.0, "rank 1's gradient overflows in step 1, its loss does not", gradient_overflow={(1, 1)}),
+    call(2, 1024.0, "both overflow in step 3, rank 0 in step 1 too", overflow={(0, 1), (0, 3), (1, 3)}),
+    call(3, 1.0, "a scale of 1, and rank 2 overflows in step 0", overflow={(2, 0)}),
 ]
 # Entries of made-up histories: [weights, scale].
 A, B, C, D = [[1.0, 2.0], 1024.0], [[1.5, 2.0], 1024.0], [[1.5, 2.5], 1024.0], [[1.5, 2.5], 512.0]
@@ -87,15 +75,11 @@ LOOPS = {  # a train, and the step at which the replicas diverge
 }
 # Rank 1 overflows in step 2: there the replicas of the broken script diverge.
 ARGUMENTS = call(3, 1024.0, "", overflow={(1, 2)}).args
-DETECT = Job(
-    3,
-    function=DETECTOR,
-    loads=LOADS,
-    calls=tuple(
-        Call([(train, *arguments) for arguments in ARGUMENTS], scenario) for scenario, (train, _) in LOOPS.items()
-    ),
-)
-JOBS = [*TRAIN, DETECT]
+DETECT_CALLS = [
+    Call([(train, *arguments) for arguments in ARGUMENTS], scenario) for scenario, (train, _) in LOOPS.items()
+]
+TRAIN, DETECT = jobs_of(FUNCTION, TRAIN_CALLS, loads=LOADS), jobs_of(DETECTOR, DETECT_CALLS, loads=LOADS)
+JOBS = TRAIN + DETECT
 
 
 @check("where one rank overflows, no rank moves", TRAIN)
@@ -152,7 +136,7 @@ def the_other_steps_are_right(case):
 
 @check(
     f"{DETECTOR} finds the step; of the broken loop it is {LOOPS[BROKEN_TRAIN][1]}, from 0, where the scales differ",
-    [DETECT],
+    DETECT,
 )
 def the_detector_finds_the_step(case, rank, result):
     step, (_, right) = number(result), LOOPS[case.scenario]

@@ -7,12 +7,12 @@ import torch
 
 from ddp_course.grader.vocabulary import (
     Call,
-    Job,
     Wrong,
     check,
     expect,
     expect_few_operations,
     function_job,
+    jobs_of,
     number,
     plural,
 )
@@ -47,38 +47,23 @@ def call(scenario, *ranks):
 
 
 GIVEN_SUMS_AND_COUNTS = list(zip(given_script.SUMS, given_script.COUNTS, strict=True))
-REPAIRED = [
-    Job(
-        2,
-        "evaluate",
-        (
-            call("the numbers of the script", *GIVEN_SUMS_AND_COUNTS[:2]),
-            call("rank 1 lists its metrics in another order", ({"a": 1.0, "b": 20.0}, 1), ({"b": 40.0, "a": 5.0}, 2)),
-            call("rank 1 lists 63 metrics in another order", (MANY, 1), (dict(reversed(MANY.items())), 2)),
-            call("30 million and 1, minus 30 million", ({"loss": 3e7 + 1}, 3), ({"loss": -3e7}, 2)),
-            call(
-                "one-element tensors and integers",
-                ({"loss": torch.tensor(6.0), "correct": 3}, 4),
-                ({"loss": torch.tensor([3.0]), "correct": 1}, 2),
-            ),
-            call("a metric is called count", ({"loss": 3.0, "count": 5.0}, 2), ({"loss": 4.5, "count": 7.0}, 3)),
-            call("rank 0's loss is nan", ({"loss": math.nan, "correct": 1.0}, 2), ({"loss": 2.0, "correct": 2.0}, 2)),
-        ),
-        SECONDS,
-        driver=True,
+CALLS = [
+    call("the numbers of the script", *GIVEN_SUMS_AND_COUNTS[:2]),
+    call("rank 1 lists its metrics in another order", ({"a": 1.0, "b": 20.0}, 1), ({"b": 40.0, "a": 5.0}, 2)),
+    call("rank 1 lists 63 metrics in another order", (MANY, 1), (dict(reversed(MANY.items())), 2)),
+    call("30 million and 1, minus 30 million", ({"loss": 3e7 + 1}, 3), ({"loss": -3e7}, 2)),
+    call(
+        "one-element tensors and integers",
+        ({"loss": torch.tensor(6.0), "correct": 3}, 4),
+        ({"loss": torch.tensor([3.0]), "correct": 1}, 2),
     ),
-    Job(
-        3,
-        "evaluate",
-        (
-            call("the numbers of the script", *GIVEN_SUMS_AND_COUNTS),
-            call("rank 0 has no samples", ({"loss": 0.0}, 0), ({"loss": 3.0}, 2), ({"loss": 9.0}, 1)),
-        ),
-        SECONDS,
-        driver=True,
-    ),
-    Job(1, "evaluate", (call("one rank", ({"loss": 3.0, "correct": 1.0}, 4)),), SECONDS, driver=True),
+    call("a metric is called count", ({"loss": 3.0, "count": 5.0}, 2), ({"loss": 4.5, "count": 7.0}, 3)),
+    call("rank 0's loss is nan", ({"loss": math.nan, "correct": 1.0}, 2), ({"loss": 2.0, "correct": 2.0}, 2)),
+    call("the numbers of the script", *GIVEN_SUMS_AND_COUNTS),
+    call("rank 0 has no samples", ({"loss": 0.0}, 0), ({"loss": 3.0}, 2), ({"loss": 9.0}, 1)),
+    call("one rank", ({"loss": 3.0, "correct": 1.0}, 4)),
 ]
+REPAIRED = jobs_of("evaluate", CALLS, seconds=SECONDS, driver=True)
 JOBS = [DETECT, *REPAIRED]
 
 

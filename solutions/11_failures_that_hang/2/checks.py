@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from ddp_course.grader.vocabulary import Call, Job, check, expect
+from ddp_course.grader.vocabulary import Call, check, expect, jobs_of
 
 from . import given as given_script
 
@@ -16,39 +16,22 @@ def call(scenario, *losses):
     return Call([(rank_losses,) for rank_losses in losses], scenario)
 
 
-JOBS = [
-    Job(
-        2,
-        "train",
-        (
-            call("the numbers of the script", *given_script.LOSSES),
-            call("only rank 1 gets better", [2.0, 2.0, 2.0], [3.0, 2.5, 2.25]),
-            call("one gets better as the other gets worse", [2.0, 1.0, 2.0], [2.0, 3.5, 2.0]),
-            call("the mean stays", [2.0, 1.0, 3.0], [2.0, 3.0, 1.0]),
-            call("rank 1 has a nan", [2.0, 1.0, 0.5], [2.0, math.nan, 0.5]),
-            call("the first loss is a nan", [math.nan, 2.0], [2.0, 2.0]),
-            call("no epoch", [], []),
-        ),
-    ),
-    Job(
-        3,
-        "train",
-        (
-            call("one rank of three has the best first loss", [1.0, 1.25, 0.5], [3.0, 2.25, 2.0], [3.0, 2.0, 3.0]),
-            call("the lowest loss of a rank does not count", [4.0, 0.25, 4.0], [4.0, 8.0, 4.0], [4.0, 8.0, 3.0]),
-        ),
-    ),
-    Job(
-        1,
-        "train",
-        (
-            call(
-                "one rank, and at last two small gains, of which float32 holds one",
-                [2.0, 3.0, 1.0, 1.0 - 2**-20, 1.0 - 2**-20 - 1e-9],
-            ),
-        ),
+CALLS = [
+    call("the numbers of the script", *given_script.LOSSES),
+    call("only rank 1 gets better", [2.0, 2.0, 2.0], [3.0, 2.5, 2.25]),
+    call("one gets better as the other gets worse", [2.0, 1.0, 2.0], [2.0, 3.5, 2.0]),
+    call("the mean stays", [2.0, 1.0, 3.0], [2.0, 3.0, 1.0]),
+    call("rank 1 has a nan", [2.0, 1.0, 0.5], [2.0, math.nan, 0.5]),
+    call("the first loss is a nan", [math.nan, 2.0], [2.0, 2.0]),
+    call("no epoch", [], []),
+    call("one rank of three has the best first loss", [1.0, 1.25, 0.5], [3.0, 2.25, 2.0], [3.0, 2.0, 3.0]),
+    call("the lowest loss of a rank does not count", [4.0, 0.25, 4.0], [4.0, 8.0, 4.0], [4.0, 8.0, 3.0]),
+    call(
+        "one rank, and at last two small gains, of which float32 holds one",
+        [2.0, 3.0, 1.0, 1.0 - 2**-20, 1.0 - 2**-20 - 1e-9],
     ),
 ]
+JOBS = jobs_of("train", CALLS)
 
 
 @check("all ranks save after the same epochs")

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ddp_course.grader.harness.tensors import largest_gap, random_tensor
+from ddp_course.grader.harness.tensors import model_gaps, random_tensor, whole
 
 BLOCKS, WIDTH, BATCH, STEPS, RATE = 3, 8, 12, 3, 0.01
 
@@ -44,7 +44,7 @@ def drive(prepare, seeds):
     one_process_optimizer = torch.optim.AdamW(one_process.parameters(), lr=RATE)
     torch.manual_seed(1000 + rank)
     model, optimizer = prepare(model, RATE)
-    beginning, start = gaps(model, one_process), whole(model)
+    beginning, start = model_gaps(model, one_process), parameters_of(model)
     elements = sum(local(parameter).numel() for parameter in model.parameters())
     share = sum(math.ceil(len(p) / world) * p.numel() // len(p) for p in one_process.parameters())
     other_whole_blocks = []  # at each forward of a block
@@ -55,15 +55,14 @@ def drive(prepare, seeds):
         x = random_tensor(step, BATCH, 5)
         train_step(model, optimizer, x[rank::world])
         train_step(one_process, one_process_optimizer, x)
-        after.append(gaps(model, one_process))
-    end = whole(model)
+        after.append(model_gaps(model, one_process))
     return {
         "beginning": beginning,
         "after": after,
         "elements": elements,
         "share": share,
         "other_whole_blocks": max(other_whole_blocks),
-        "moved": any(not torch.equal(start[name], end[name]) for name, _ in one_process.named_parameters()),
+        "moved": not all(map(torch.equal, start, parameters_of(model))),
         "sharded": sum(local(p) is not p for p in model.parameters()),
         "parameters": len(list(one_process.parameters())),
     }
@@ -88,13 +87,6 @@ def local(tensor):
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def whole(model):
-    """Parameters and buffers as this rank would use them, under their names. A collective."""
-    named = [*model.named_parameters(), *model.named_buffers()]
-    return {name: (t.full_tensor() if hasattr(t, "full_tensor") else t).detach().clone() for name, t in named}
-
-
-def gaps(model, one_process):
-    """{name: the largest difference to one process}"""
-    right = whole(one_process)
-    return {name: largest_gap(tensor, right[name]) for name, tensor in whole(model).items()}
+def parameters_of(model):
+    """Copies of the parameters, each whole. A collective."""
+    return [whole(parameter).clone() for parameter in model.parameters()]

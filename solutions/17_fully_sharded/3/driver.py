@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from ddp_course.grader.harness.tensors import largest_gap, random_tensor
+from ddp_course.grader.harness.tensors import largest_gap, model_gaps, random_tensor, whole
 
 WIDTH, BATCH, LEARNING_RATE = 7, 12, 0.02
 STEPS_BEFORE, STEPS_AFTER = 5, 3  # the checkpoint
@@ -63,7 +63,7 @@ def drive(load, kind):
     optimizer = optimizer_of(model, kind)
     load(model, optimizer, checkpoint if rank == 0 else None)
     report = {
-        "weights": gaps(model, one_process),
+        "weights": model_gaps(model, one_process),
         "settings": settings(optimizer),
         "right settings": settings(one_process_optimizer),
         "state": state_gaps(model, optimizer, one_process, one_process_optimizer),
@@ -71,7 +71,7 @@ def drive(load, kind):
     for step in range(STEPS_BEFORE, STEPS_BEFORE + STEPS_AFTER):
         train_step(one_process, one_process_optimizer, batch(step))
         train_step(model, optimizer, batch(step)[rank::world])
-    return report | {"after": gaps(model, one_process)}
+    return report | {"after": model_gaps(model, one_process)}
 
 
 def new_model(seed, kind):
@@ -89,19 +89,8 @@ def train_step(model, optimizer, x):
     optimizer.step()
 
 
-def whole(tensor):
-    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach()
-
-
 def settings(optimizer):
     return [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-
-
-def gaps(model, one_process):
-    """{name of a parameter or buffer: the largest difference to one process}. A collective."""
-    right = {**dict(one_process.named_parameters()), **dict(one_process.named_buffers())}
-    named = [*model.named_parameters(), *model.named_buffers()]
-    return {name: largest_gap(whole(tensor), right[name]) for name, tensor in named}
 
 
 def state_gaps(model, optimizer, one_process, one_process_optimizer):

@@ -2,12 +2,9 @@
 
 import torch
 
+from ddp_course.grader.harness.versions import driver_of
+
 from .given import MODES
-
-
-def drive(function, version, *arguments):
-    """What the learner's broken_promises returns for a version; for version="own" the result of try_out."""
-    return try_out(function, *arguments) if version == "own" else function(loss_of(VERSIONS[version][0]))
 
 
 def loss_of(factors):
@@ -131,3 +128,6 @@ def right(scenario, mode, cap):
     weights, losses = data(scenario)
     factors = promised(weights, mode, cap)
     return factors, (factors * losses).mean()
+
+
+drive = driver_of({name: loss_of(factors) for name, (factors, _) in VERSIONS.items()}, try_out)

@@ -6,14 +6,11 @@ A number of a loop is global if it is made of the samples of all ranks.
 import torch
 import torch.distributed as dist
 
+from ddp_course.grader.harness.versions import driver_of
+
 from .given import RATE, loss_and_kl, next_beta
 
 ACTIONS, SAMPLES, BETA = 5, 11, 0.4
-
-
-def drive(function, version, *arguments):
-    """What the learner's ranks_act_as_one returns for a version; for version="own" the result of try_out."""
-    return try_out(function, *arguments) if version == "own" else function(VERSIONS[version])
 
 
 # ---- versions of train(logits, batches, beta) ---------------------------------------------------------------------
@@ -149,3 +146,6 @@ def one_process(world, steps):
         for batches in zip(*(data(rank, steps) for rank in range(world)), strict=True)
     ]
     return make_train(local_moments, unchanged, unchanged)(initial_logits(), global_batches, BETA)
+
+
+drive = driver_of(VERSIONS, try_out)

@@ -4,13 +4,14 @@ import math
 
 from ddp_course.grader.harness.tensors import largest_gap
 from ddp_course.grader.vocabulary import (
+    Call,
     bit_equal_on_all_ranks,
     check,
-    driver_job,
     expect,
     expect_loss,
     expect_own_completions,
     expect_shapes,
+    jobs_of,
     norm,
 )
 
@@ -32,33 +33,26 @@ NO_TOKENS = [9, 9, 9], [1, 0, 2], [0, 6, 2]
 SCALES = [1, 1, 1, 2, 2, 2, 3, 3, 3], [10, 20, 40, 0.1, 0.2, 0.4, 0, 1e-6, 0], [3, 10, 5, 8, 1, 6, 4, 7, 2]
 
 
-def job(world, *calls):
-    """A job with the calls (scenario, the completions of each rank)."""
-    arguments = {
-        scenario: (shares, "minus infinity" if "infinity" in scenario else "zeros") for scenario, *shares in calls
-    }
-    return driver_job(world, FUNCTION, arguments, seconds=4.0, loads=("torch._dynamo",))
+def call(scenario, *shares):
+    """The call on as many ranks as there are shares: the completions of each rank."""
+    return Call([(shares, "minus infinity" if "infinity" in scenario else "zeros")] * len(shares), scenario)
 
 
-JOBS = [
-    job(1, ("one process", TWO_GROUPS), ("groups whose rewards differ in scale", SCALES)),
-    job(
-        2,
-        ("two groups and one", TWO_GROUPS, LONG),
-        ("the completions of a group do not lie together", MIXED, TWO_GROUPS),
-        ("all rewards of rank 0 are equal", ONE_REWARD, MIXED),
-        ("a group of one completion", SINGLE, TWO_GROUPS),
-        ("a completion without tokens", NO_TOKENS, TWO_GROUPS),
-        ("rank 1 has no completions", TWO_GROUPS, NO_COMPLETIONS),
-        ("rank 0 has no completions", NO_COMPLETIONS, LONG),
-        ("old is minus infinity behind the end, and nan on rank 1", MIXED, TWO_GROUPS),
-    ),
-    job(
-        4,
-        ("uneven shares", MIXED, NO_COMPLETIONS, LONG, SINGLE),
-        (EQUAL_REWARDS, ONE_REWARD, NO_COMPLETIONS, ONE_REWARD, ONE_REWARD),
-    ),
+CALLS = [
+    call("one process", TWO_GROUPS),
+    call("groups whose rewards differ in scale", SCALES),
+    call("two groups and one", TWO_GROUPS, LONG),
+    call("the completions of a group do not lie together", MIXED, TWO_GROUPS),
+    call("all rewards of rank 0 are equal", ONE_REWARD, MIXED),
+    call("a group of one completion", SINGLE, TWO_GROUPS),
+    call("a completion without tokens", NO_TOKENS, TWO_GROUPS),
+    call("rank 1 has no completions", TWO_GROUPS, NO_COMPLETIONS),
+    call("rank 0 has no completions", NO_COMPLETIONS, LONG),
+    call("old is minus infinity behind the end, and nan on rank 1", MIXED, TWO_GROUPS),
+    call("uneven shares", MIXED, NO_COMPLETIONS, LONG, SINGLE),
+    call(EQUAL_REWARDS, ONE_REWARD, NO_COMPLETIONS, ONE_REWARD, ONE_REWARD),
 ]
+JOBS = jobs_of(FUNCTION, CALLS, driver=True, seconds=4.0, loads=("torch._dynamo",))
 
 
 @check("your loss is that of one process, on 1, 2 and 4 ranks, also where a rank has no completions")

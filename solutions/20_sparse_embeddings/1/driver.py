@@ -3,19 +3,11 @@
 import torch
 import torch.distributed as dist
 
-from ddp_course.grader.harness.counted import counted
+from ddp_course.grader.harness.versions import driver_of
 
 from .given import all_gathered, sparse_step
 
 LR, ROWS, WIDTH, BATCH = 0.125, 20, 2, 4
-
-
-def drive(function, version, *arguments):
-    """The learner's verdict on this version of sparse_step; for "own" the table after the learner's sparse_step."""
-    if version == "own":
-        return try_out(function, *arguments)
-    # no_grad: a version changes the table in place, and the detector's table may require gradients.
-    return function(counted(torch.no_grad()(VERSIONS[version]), *arguments))
 
 
 # ---- versions of sparse_step(table, ids, gradients, lr) -------------------------------------------------------------
@@ -170,3 +162,7 @@ def one_process(scenario, world):
     for ids, gradients in batches(scenario, world):
         local_step(table, ids.flatten(), gradients.flatten(0, 1), LR)
     return table
+
+
+# no_grad: a version changes the table in place, and the detector's table may require gradients.
+drive = driver_of({name: torch.no_grad()(version) for name, version in VERSIONS.items()}, try_out)

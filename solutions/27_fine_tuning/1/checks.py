@@ -2,12 +2,12 @@
 
 from ddp_course.grader.vocabulary import (
     Call,
-    Job,
     Mistake,
     Wrong,
     check,
     expect,
     expect_few_operations,
+    jobs_of,
     numbers,
     recognised,
     show,
@@ -22,10 +22,7 @@ STEPS = {  # the answer tokens of each rank's micro-batches
     "rank 0 has one micro-batch more": ([4, 2, 9], [7, 1]),
     "three ranks": ([1, 2], [10, 4], [6, 6]),
 }
-JOBS = [
-    Job(world, FUNCTION, tuple(Call([(c,) for c in step], name) for name, step in STEPS.items() if len(step) == world))
-    for world in (2, 3)
-]
+JOBS = jobs_of(FUNCTION, [Call([(counts,) for counts in step], name) for name, step in STEPS.items()])
 
 
 @check("every rank returns one finite number per micro-batch")

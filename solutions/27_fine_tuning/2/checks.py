@@ -7,12 +7,12 @@ import torch.nn.functional as F
 
 from ddp_course.grader.vocabulary import (
     Call,
-    Job,
     Mistake,
     Wrong,
     check,
     expect,
     expect_few_operations,
+    jobs_of,
     number,
     recognised,
     show,
@@ -37,15 +37,11 @@ def log_probabilities(name, rank, pairs):
     return (100 * policy, 100 * reference) if name == LONG else (policy, reference)
 
 
-def calls(world):
-    shares = ((name, share) for name, share in PAIRS.items() if len(share) == world)
-    return tuple(
-        Call([(*log_probabilities(name, rank, pairs), BETA) for rank, pairs in enumerate(share)], name)
-        for name, share in shares
-    )
-
-
-JOBS = [Job(world, FUNCTION, calls(world), driver=True) for world in (2, 3)]
+CALLS = [
+    Call([(*log_probabilities(name, rank, pairs), BETA) for rank, pairs in enumerate(share)], name)
+    for name, share in PAIRS.items()
+]
+JOBS = jobs_of(FUNCTION, CALLS, driver=True)
 
 
 def losses(args, sign=1, with_reference=True):
