@@ -1,6 +1,6 @@
 """16.3: a data set that each machine downloads once, that is whole when it is read; an error is raised on all ranks."""
 
-from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect, expect_few_bytes
+from ddp_course.grader.vocabulary import Call, Wrong, check, expect, expect_few_bytes, jobs_of
 
 from .driver import SIZE
 
@@ -20,16 +20,8 @@ RUNS = {  # the machine of each rank, which of them have the file, whose first d
     "three ranks on two machines, the other way": ([0, 0, 1], [], [], False),
     "three ranks, and the download fails on machine 1": ([0, 1, 1], [], [1], False),
 }
-
-
-def job(world):
-    runs = enumerate(RUNS.items())
-    return driver_job(
-        world, FUNCTION, {scenario: (number, *run) for number, (scenario, run) in runs if len(run[0]) == world}
-    )
-
-
-JOBS = [job(world) for world in (2, 3)]
+CALLS = [Call([(number, *run)] * len(run[0]), scenario) for number, (scenario, run) in enumerate(RUNS.items())]
+JOBS = jobs_of(FUNCTION, CALLS, driver=True)
 
 
 @check("every rank gets the whole file of its machine")

@@ -4,13 +4,14 @@ import math
 
 from ddp_course.grader.harness.tensors import largest_gap
 from ddp_course.grader.vocabulary import (
+    Call,
     bit_equal_on_all_ranks,
     check,
-    driver_job,
     expect,
     expect_loss,
     expect_own_completions,
     expect_shapes,
+    jobs_of,
     norm,
 )
 
@@ -20,33 +21,23 @@ FUNCTION = "joint_loss_and_gradients"
 CLOSE = 1e-10  # relative, in float64: the order of the sums shifts the numbers by about 1e-16
 SIZE = sum(parameter.numel() for parameter in driver.Head().parameters()) * 8  # bytes of all gradients
 SMALL = 800  # bytes for what is no gradient: counts, weights, numbers of prompts
-PROMPTS = {  # by the number of ranks and by scenario: for each rank the prompts of its pairs
-    2: {
-        "a prompt for each pair": [[1, 2, 3], [4, 5, 6]],
-        "ranks share no prompt": [[1, 1, 1, 2], [3, 4]],
-        "a prompt is on both ranks": [[1, 2, 2, 7, 7, 7, 7, 7], [7, 7, 3]],
-        "rank 1 has no pairs": [[5, 5, 9], []],
-        "rank 0 has no pairs": [[], [5, 5, 9]],
-        "the numbers of the prompts are large": [[0, 10**12], [-3, 10**12, 10**12]],
-        "two prompts have numbers that a float cannot tell apart": [[2**53, 2**53 + 1, 4], [2**53 + 1]],
-        "prompts are called minus 1 and 0": [[-1, 0, 0, -1, 3], [-1]],
-        "prompts have the smallest and the largest number": [[-(2**63), 5], [2**63 - 1, -(2**63), 2**63 - 1, 7]],
-    },
-    4: {
-        "ragged": [[1, 1, 1, 2], [2], [], [3, 1, 4, 1, 5, 9, 2, 6]],
-        "all pairs have the same prompt": [[8], [8, 8, 8], [8], [8, 8]],
-        "many pairs on a rank": [[1, 1, 2] * 8, [1], [3] * 7, [2, 3] * 6],
-    },
-    1: {"one process": [[1, 1, 1, 2]]},
+PROMPTS = {  # by scenario: for each rank the prompts of its pairs
+    "a prompt for each pair": [[1, 2, 3], [4, 5, 6]],
+    "ranks share no prompt": [[1, 1, 1, 2], [3, 4]],
+    "a prompt is on both ranks": [[1, 2, 2, 7, 7, 7, 7, 7], [7, 7, 3]],
+    "rank 1 has no pairs": [[5, 5, 9], []],
+    "rank 0 has no pairs": [[], [5, 5, 9]],
+    "the numbers of the prompts are large": [[0, 10**12], [-3, 10**12, 10**12]],
+    "two prompts have numbers that a float cannot tell apart": [[2**53, 2**53 + 1, 4], [2**53 + 1]],
+    "prompts are called minus 1 and 0": [[-1, 0, 0, -1, 3], [-1]],
+    "prompts have the smallest and the largest number": [[-(2**63), 5], [2**63 - 1, -(2**63), 2**63 - 1, 7]],
+    "ragged": [[1, 1, 1, 2], [2], [], [3, 1, 4, 1, 5, 9, 2, 6]],
+    "all pairs have the same prompt": [[8], [8, 8, 8], [8], [8, 8]],
+    "many pairs on a rank": [[1, 1, 2] * 8, [1], [3] * 7, [2, 3] * 6],
+    "one process": [[1, 1, 1, 2]],
 }
-
-
-def job(world):
-    calls = {scenario: (prompts,) for scenario, prompts in PROMPTS[world].items()}
-    return driver_job(world, FUNCTION, calls, seconds=4.0, loads=("torch._dynamo",))
-
-
-JOBS = [job(world) for world in PROMPTS]
+CALLS = [Call([(prompts,)] * len(prompts), scenario) for scenario, prompts in PROMPTS.items()]
+JOBS = jobs_of(FUNCTION, CALLS, driver=True, seconds=4.0, loads=("torch._dynamo",))
 
 
 @check("your loss is that of one process on the global batch, on 1, 2 and 4 ranks, also where a rank has no pairs")
