@@ -34,6 +34,8 @@ def drive(check_save, name):
 class Save:
     """The save `name`, one of the methods below: run by every rank, or by rank 0 while the others wait.
 
+    checks.py says what each of them does.
+
     elsewhere   the folders with which it was called that are neither `root` nor below it
     """
 
@@ -70,7 +72,6 @@ class Save:
     by_the_second = given  # but not in BY_EVERY_RANK
 
     def every_rank(self, folder, step, state):
-        """Named by the step, written by all ranks, the last one wins."""
         time.sleep(0.03 * dist.get_rank())
         _write(folder, f"step_{step:06d}.pt", state)
         dist.barrier()
@@ -88,39 +89,32 @@ class Save:
             _write(folder, f"step_{step:06d}.pt", state)
 
     def one_name(self, folder, step, state):
-        """Each save replaces the one before."""
         _write(folder, "newest.pt", state)
 
     def torn(self, folder, step, state):
-        """One file per save, of which half is missing."""
         path = _write(folder, f"step_{step:06d}.pt", state)
         os.truncate(path, path.stat().st_size // 2)
 
     def copies(self, folder, step, state):
-        """Each save also copies the files that are there already."""
         for path in folder.glob("*.pt"):
             shutil.copy(path, path.with_suffix(".copy"))
         _write(folder, f"step_{step:06d}.pt", state)
 
     def keeps_two(self, folder, step, state):
-        """Removes all but the two newest files."""
         _write(folder, f"step_{step:06d}.pt", state)
         for path in sorted(folder.glob("*.pt"))[:-2]:
             path.unlink()
 
     def rewrites(self, folder, step, state):
-        """Puts the new state into the files of the steps before as well."""
         for path in folder.glob("*.pt"):
             _write(folder, path.name, state)
         _write(folder, f"step_{step:06d}.pt", state)
 
     def no_tensors(self, folder, step, state):
-        """The numbers of the state without its tensors."""
         numbers = {name: value for name, value in state.items() if not torch.is_tensor(value)}
         _write(folder, f"step_{step:06d}.pt", numbers)
 
     def of_the_last_rank(self, folder, step, state):
-        """Rank 0 writes what the last rank passed."""
         states = [state]
         dist.broadcast_object_list(states, src=dist.get_world_size() - 1)
         if dist.get_rank() == 0:
@@ -128,11 +122,9 @@ class Save:
         dist.barrier()
 
     def adds_the_step(self, folder, step, state):
-        """The state and one entry more."""
         _write(folder, f"step_{step:06d}.pt", {**state, "saved_at_step": step})
 
     def as_half(self, folder, step, state):
-        """The state with other dtypes."""
         half = {name: value.half() if torch.is_tensor(value) else value for name, value in state.items()}
         _write(folder, f"step_{step:06d}.pt", half)
 

@@ -36,13 +36,6 @@ def weights_of(rates, world):
     return weights
 
 
-def train_job(world):
-    calls = {
-        scenario: ("train", clocks, 40.0 if scenario == MANY_DIGITS else 1.0) for scenario, clocks in CLOCKS.items()
-    }
-    return driver_job(world, TRAIN, calls, seconds=2.0)
-
-
 RATES = [0.1, 0.08, 0.06]
 MADE_UP = {  # the learning rates of each of 3 ranks
     "all equal": [RATES, RATES, RATES],
@@ -61,7 +54,8 @@ MADE_UP = {  # the learning rates of each of 3 ranks
 }
 
 
-REPAIRED = [train_job(2), train_job(4), train_job(1)]
+CALLS = {scenario: ("train", clocks, 40.0 if scenario == MANY_DIGITS else 1.0) for scenario, clocks in CLOCKS.items()}
+REPAIRED = [driver_job(world, TRAIN, CALLS, seconds=2.0) for world in (2, 4, 1)]
 DETECTOR_CALLS = {scenario: ("rates", rates) for scenario, rates in MADE_UP.items()}
 DETECT = [driver_job(world, DETECTOR, DETECTOR_CALLS, seconds=2.0) for world in (3, 2)]
 JOBS = REPAIRED + DETECT
