@@ -114,18 +114,19 @@ def of_the_policy(records: Records) -> str:
     real, real_rate = last_of(records, "val_real"), last_of(records, "val_real_parses")
     if first >= real and real_rate > first_rate:
         verdict = (
-            "**The judge was invalid on such texts before the first step**: it paid real code no more than what the "
-            "start policy wrote, although more of the real code parses. No reward of it says that a policy is better."
+            "**The judge was invalid on such texts before the first step**: it gave real code no more reward than what "
+            "the start policy wrote, although more of the real code parses. No reward of it says that a policy is "
+            "better."
         )
     elif last > real and last_rate < min(real_rate, first_rate):
         verdict = (
-            "**The judge was over-optimised**: at the start it paid real code more, at the end it pays the policy "
-            "more, and less of what the policy writes parses."
+            "**The judge was over-optimised**: at the start it gave real code more reward, at the end the "
+            "policy's texts, and less of what the policy writes parses."
         )
     else:
         verdict = (
-            "That shows neither a judge that was invalid from the start (real code would be paid no more than the "
-            "start) nor an over-optimised one (the reward would pass that of real code, and less would parse)."
+            "That shows neither a judge that was invalid from the start (real code would get no more reward than "
+            "the start) nor an over-optimised one (the reward would pass that of real code, and less would parse)."
         )
     return (
         f"On held-out prompts the judge's mean reward went from {first:.2f} to {last:.2f}; real code after the same "
