@@ -290,7 +290,7 @@ def read_in_one_sitting(nb, path):
     if is_spine(path) and (count > MOST_CELLS or words > MOST_WORDS):
         yield (
             f"{count} cells and {words} words; a notebook of the spine has at most {MOST_CELLS} and "
-            f"{MOST_WORDS}: move what a second reading wants to a deep dive"
+            f"{MOST_WORDS}: move a subject of its own to a deep dive"
         )
 
 

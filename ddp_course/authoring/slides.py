@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
 
 
 def spine(root: Path) -> list[Path]:
-    """The notebooks 00 to LAST, without the deep dives, such as 04b."""
+    """The notebooks 00 to LAST, without the deep dives, such as 07b."""
     return [path for number, _, path, _ in lessons(root) if number.isdigit() and number <= LAST]
 
 
