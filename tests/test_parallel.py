@@ -22,8 +22,8 @@ from ddp_course.trainers.minigpt_stage import Stage
 from ddp_course.training.command_line import parse
 
 AXES = "pp", "dp", "shard", "cp", "tp"
-STEPS, EQUAL = 3, 1e-10  # a larger gap in float64 is no rounding: test_a_mistake_on_any_axis_shows
-SIZES = "--precision float64 --layers 2 --heads 4 --width 32 --context 16 --tokens-per-update 128 --micro-batch-size 2"
+STEPS, EQUAL = 4, 1e-10  # a larger gap in float64 is no rounding: test_a_mistake_on_any_axis_shows
+SIZES = "--precision float64 --layers 4 --heads 4 --width 32 --context 16 --tokens-per-update 128 --micro-batch-size 2"
 SAVES = "--validation-windows 11 --validate-every 2 --checkpoint-every 2 --keep-checkpoints 0"
 FLAGS = ("--data", RECORDED_LOGS, "--steps", STEPS, *SIZES.split(), *SAVES.split())
 GROUPED = ("--kv-heads", 2)
@@ -34,8 +34,7 @@ ONE_STEP = ("--steps", 1)
 # Each axis by itself, and the meshes whose checkpoints are resumed from; the others weekly.
 MESHES_OF_FOUR = (4, 1, 1, 1, 1), (1, 1, 4, 1, 1), (1, 1, 1, 4, 1), (1, 1, 1, 1, 4)
 MESHES_OF_FOUR += (2, 1, 2, 1, 1), (1, 1, 1, 2, 2), (2, 1, 1, 1, 2)
-# "deep" has a layer for each of four stages, two for each of two; "plain" has half as many.
-SETTINGS = {"plain": (), "deep": ("--layers", 4), "packed": PACKED, "grouped": GROUPED, "dropout": DROPOUT}
+SETTINGS = {"packed": PACKED, "grouped": GROUPED, "dropout": DROPOUT}
 SETTINGS_ON = [  # one of SETTINGS, a mesh, and flags that change no number
     ("packed", (2, 1, 1, 2, 1), ("--schedule", "gpipe")),
     ("packed", (1, 2, 1, 1, 2), ()),
@@ -62,11 +61,11 @@ BROKEN = {
     "dp: windows by rank, not by place": (1, 2, 1, 1, 2),
     "own norm": (1, 1, 4, 1, 1),
 }
-RESUMED = {  # a mesh: whose checkpoint, and with which of SETTINGS
-    (2, 1, 2, 1, 1): ("2_1_2_1_1", "deep"),
-    (1, 1, 1, 2, 2): ("1_1_1_2_2", "plain"),
-    (1, 1, 4, 1, 1): ("2_1_1_1_2", "deep"),
-    (4, 1, 1, 1, 1): ("minigpt", "deep"),
+RESUMED = {  # a mesh: whose checkpoint
+    (2, 1, 2, 1, 1): "2_1_2_1_1",
+    (1, 1, 1, 2, 2): "1_1_1_2_2",
+    (1, 1, 4, 1, 1): "2_1_1_1_2",
+    (4, 1, 1, 1, 1): "minigpt",
 }
 STOPPED = (2, 1, 1, 1, 2)
 REFUSED = {  # message: a mesh and flags
@@ -110,16 +109,6 @@ def job_on(sizes, *more, **further):
     return {"flags": [*mesh_flags(*sizes), *more], **further}
 
 
-def depth(sizes):
-    """Which of SETTINGS a mesh has in comparisons without others: "deep" if it has stages."""
-    return "deep" if sizes[0] > 1 else "plain"
-
-
-def plain_job_on(sizes, *more, **further):
-    """A job on a mesh, with the settings of its `depth`."""
-    return job_on(sizes, *SETTINGS[depth(sizes)], *more, **further)
-
-
 def outcomes_of(folder, jobs, nproc):
     """{title: outcome} of the jobs, run one after the other on `nproc` ranks, each into its own folder."""
     runs = {
@@ -133,8 +122,8 @@ def outcomes_of(folder, jobs, nproc):
 def one_process(tmp_path_factory):
     """Runs on one process, to compare with: of minigpt_ddp.py, and where it has other masks or no such format, ours."""
     folder = tmp_path_factory.mktemp("one")
-    for title in ("plain", "deep", "packed", "grouped"):
-        train_here(folder / title, *FLAGS, *SETTINGS[title])
+    for title, more in {"plain": (), "packed": PACKED, "grouped": GROUPED}.items():
+        train_here(folder / title, *FLAGS, *more)
     for title, more in {"dropout": DROPOUT, "mixed": MIXED, "float32": MIXED[:2]}.items():
         train_on_one_process(folder / title, *more)
     return folder
@@ -144,31 +133,31 @@ def one_process(tmp_path_factory):
 def other_meshes_of_four(tmp_path_factory):
     folder = tmp_path_factory.mktemp("others")
     others = [sizes for sizes in factorisations(4) if sizes not in MESHES_OF_FOUR]
-    return folder, outcomes_of(folder, {mesh_name(sizes): plain_job_on(sizes) for sizes in others}, 4)
+    return folder, outcomes_of(folder, {mesh_name(sizes): job_on(sizes) for sizes in others}, 4)
 
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory, one_process):
     """The folder of all runs of four ranks, made in one launch, and their {title: outcome}."""
     folder = tmp_path_factory.mktemp("four")
-    jobs = {mesh_name(sizes): plain_job_on(sizes) for sizes in MESHES_OF_FOUR}
+    jobs = {mesh_name(sizes): job_on(sizes) for sizes in MESHES_OF_FOUR}
     for settings, sizes, more in SETTINGS_ON:
         jobs[f"{settings} {mesh_name(sizes)}"] = job_on(sizes, *SETTINGS[settings], *more)
-    jobs |= {fault: plain_job_on(sizes, *ONE_STEP, fault=fault) for fault, sizes in BROKEN.items()}
+    jobs |= {fault: job_on(sizes, *ONE_STEP, fault=fault) for fault, sizes in BROKEN.items()}
     jobs |= {fault: job_on(sizes, *DROPOUT, *ONE_STEP, fault=fault) for fault, sizes in WRONG_MASKS.items()}
     jobs |= {f"mixed {mesh_name(sizes)}": job_on(sizes, *MIXED) for sizes in MIXED_ON}
     jobs["gradients in bfloat16"] = job_on((1, 2, 2, 1, 1), *MIXED, *ONE_STEP, "--reduce-dtype", "bfloat16")
     source = folder / "dropout 2_1_1_1_2/checkpoints/step_000002"
     jobs["dropout resumed"] = job_on((1, 1, 4, 1, 1), *DROPOUT, "--resume", source)
-    for sizes, (source, settings) in RESUMED.items():
-        title, more = f"resumed {mesh_name(sizes)} from {source}", SETTINGS[settings]
+    for sizes, source in RESUMED.items():
+        title = f"resumed {mesh_name(sizes)} from {source}"
         if source == "minigpt":
-            jobs[title] = job_on(sizes, *more, "--resume", one_process / settings / "checkpoints/step_000002")
+            jobs[title] = job_on(sizes, "--resume", one_process / "plain/checkpoints/step_000002")
         else:
-            jobs[title] = job_on(sizes, *more, "--resume", "auto", copy=[folder / source, 2, folder / title])
-    jobs["stopped"] = plain_job_on(STOPPED, fault="stopped mesh")
-    jobs["resumed after the stop"] = plain_job_on(STOPPED, "--resume", folder / "stopped/checkpoints/step_000002")
-    jobs |= {refusal: plain_job_on(sizes, *more.split()) for refusal, (sizes, more) in REFUSED.items()}
+            jobs[title] = job_on(sizes, "--resume", "auto", copy=[folder / source, 2, folder / title])
+    jobs["stopped"] = job_on(STOPPED, fault="stopped mesh")
+    jobs["resumed after the stop"] = job_on(STOPPED, "--resume", folder / "stopped/checkpoints/step_000002")
+    jobs |= {refusal: job_on(sizes, *more.split()) for refusal, (sizes, more) in REFUSED.items()}
     return folder, outcomes_of(folder, jobs, 4)
 
 
@@ -205,7 +194,7 @@ def weekly_but(chosen, sizes):
 def test_every_factorisation_of_four_ranks_is_minigpt_ddp(request, one_process, sizes):
     folder, outcomes = request.getfixturevalue("four" if sizes in MESHES_OF_FOUR else "other_meshes_of_four")
     assert outcomes[mesh_name(sizes)] == "0"
-    assert gap_of_all(folder / mesh_name(sizes), one_process / depth(sizes)) < EQUAL
+    assert gap_of_all(folder / mesh_name(sizes), one_process / "plain") < EQUAL
 
 
 @pytest.mark.parametrize(
@@ -335,7 +324,7 @@ def test_masks_are_chance():
 def test_a_mistake_on_any_axis_shows(four, one_process, fault):
     folder, outcomes = four
     if outcomes[fault] == "0":
-        assert gap_of_first_step(folder / fault, one_process / depth(BROKEN[fault])) > 1e3 * EQUAL
+        assert gap_of_first_step(folder / fault, one_process / "plain") > 1e3 * EQUAL
     else:
         assert outcomes[fault].startswith("ReplicasDiffer: copies differ")
 
@@ -343,10 +332,10 @@ def test_a_mistake_on_any_axis_shows(four, one_process, fault):
 @pytest.mark.parametrize("sizes", RESUMED, ids=mesh_name)
 def test_a_run_resumes_on_any_mesh(four, one_process, sizes):
     folder, outcomes = four
-    source, settings = RESUMED[sizes]
+    source = RESUMED[sizes]
     title = f"resumed {mesh_name(sizes)} from {source}"
     assert outcomes[title] == "0"
-    assert gap_of_all(folder / title, one_process / settings) < EQUAL
+    assert gap_of_all(folder / title, one_process / "plain") < EQUAL
     if source == mesh_name(sizes):  # the same mesh: the same bits
         ours, theirs = checkpoint(folder / title, STEPS), checkpoint(folder / source, STEPS)
         assert same(ours["model"], theirs["model"]) and same(ours["optimizer"], theirs["optimizer"])
@@ -363,7 +352,7 @@ def test_sigterm_to_one_rank_saves_on_all_and_the_run_resumes(four, one_process)
     folder, outcomes = four
     assert outcomes["stopped"] == "75" and outcomes["resumed after the stop"] == "0"
     assert sorted(os.listdir(folder / "stopped/checkpoints"))[-1] == "step_000002"
-    assert gap_of_all(folder / "resumed after the stop", one_process / depth(STOPPED)) < EQUAL
+    assert gap_of_all(folder / "resumed after the stop", one_process / "plain") < EQUAL
 
 
 @pytest.mark.parametrize("refusal", REFUSED)
@@ -373,24 +362,17 @@ def test_what_does_not_divide_is_refused(four, refusal):
 
 
 MESHES_OF_EIGHT = (2, 1, 2, 1, 2), (1, 2, 2, 2, 1)  # in every run
-OF_EIGHT = ("--heads", 8, "--tokens-per-update", 256, "--micro-batch-size", 1, "--steps", 2)
-
-
-def layers_on(sizes):
-    """The number of layers on a mesh of eight ranks: two for each of two stages, and one for each of eight."""
-    return max(4, sizes[0])
+DEEP = ("--layers", 8, "--heads", 8, "--tokens-per-update", 256, "--micro-batch-size", 1, "--steps", 2)
 
 
 @pytest.fixture(scope="module")
 def eight(tmp_path_factory):
-    """The folder of MESHES_OF_EIGHT's runs, made in one launch, and of one process; and a function for more."""
+    """The folder of MESHES_OF_EIGHT's runs, made in one launch, and of one process, "deep"; and a function for more."""
     folder = tmp_path_factory.mktemp("eight")
-    for layers in (4, 8):
-        train_here(folder / str(layers), *FLAGS, *OF_EIGHT, "--layers", layers)
+    train_here(folder / "deep", *FLAGS, *DEEP)
 
     def run(*meshes):
-        jobs = {mesh_name(sizes): job_on(sizes, *OF_EIGHT, "--layers", layers_on(sizes)) for sizes in meshes}
-        outcomes = outcomes_of(folder, jobs, 8)
+        outcomes = outcomes_of(folder, {mesh_name(sizes): job_on(sizes, *DEEP) for sizes in meshes}, 8)
         assert set(outcomes.values()) == {"0"}
 
     run(*MESHES_OF_EIGHT)
@@ -403,8 +385,7 @@ def test_factorisations_of_eight_ranks_are_minigpt_ddp(eight, sizes):
     if sizes not in MESHES_OF_EIGHT:
         run(sizes)
     for key in ("loss", "grad_norm", "val_loss"):
-        expected = metrics(folder / str(layers_on(sizes)), key)
-        assert metrics(folder / mesh_name(sizes), key) == pytest.approx(expected, abs=EQUAL)
+        assert metrics(folder / mesh_name(sizes), key) == pytest.approx(metrics(folder / "deep", key), abs=EQUAL)
 
 
 def test_one_process_is_a_mesh_too(tmp_path, one_process):

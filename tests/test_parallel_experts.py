@@ -32,7 +32,7 @@ from ddp_course.distributed.expert_parallel import Mixture, step_router_biases
 from ddp_course.training.command_line import parse
 
 EXPERTS = ("--experts", 4, "--bias-rate", 0.01, "--gradient-clip", 0.5)
-DEEP = ("--layers", 4, "--tokens-per-update", 256, "--micro-batch-size", 1)
+DEEP = ("--tokens-per-update", 256, "--micro-batch-size", 1)
 REFERENCES = {
     "plain": EXPERTS,
     "no bias": (*EXPERTS, "--bias-rate", 0),
@@ -107,7 +107,7 @@ def four(tmp_path_factory, one_process):
 @pytest.fixture(scope="module")
 def more_of_four(tmp_path_factory):
     folder = tmp_path_factory.mktemp("more")
-    return folder, outcomes_of(folder, {title(mesh): job_on(mesh, *DEEP) for mesh in MORE_OF_FOUR}, 4)
+    return folder, outcomes_of(folder, {title(mesh): job_on(mesh) for mesh in MORE_OF_FOUR}, 4)
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ def test_experts_on_a_mesh_are_one_process(request, one_process, mesh):
     runs = "two" if mesh in MESHES_OF_TWO else "four" if mesh in MESHES_OF_FOUR else "more_of_four"
     folder, outcomes = request.getfixturevalue(runs)
     assert outcomes[title(mesh)] == "0"
-    assert gap_of_all(folder / title(mesh), one_process / ("deep" if runs == "more_of_four" else "plain")) < EQUAL
+    assert gap_of_all(folder / title(mesh), one_process / "plain") < EQUAL
 
 
 @pytest.mark.parametrize("mesh", MESHES_OF_EIGHT, ids=title)
@@ -209,15 +209,15 @@ def test_biases_move_by_the_rate_and_against_the_load():
 
 def test_the_trainer_moves_biases_by_the_rate_at_each_step_and_saves_them(one_process, tmp_path):
     train_on_one_process(tmp_path, *EXPERTS, "--steps", 1, "--checkpoint-every", 1)
-    saved = {1: tmp_path, 2: one_process / "plain", STEPS: one_process / "plain"}
+    saved = {1: tmp_path, 2: one_process / "plain", 4: one_process / "plain"}
     biases = {step: checkpoint(run_dir, step)["router_biases"] for step, run_dir in saved.items()}
     unequal = {}
     for step, of_layers in biases.items():
         steps = torch.stack(list(of_layers.values())) / 0.01
         assert torch.allclose(steps, steps.round()) and steps.abs().max() <= step
         unequal[step] = steps.amax(1) > steps.amin(1)
-    assert unequal[1].all() and unequal[2].any() and unequal[STEPS].any()  # later a layer can be back where it was
-    assert len(biases[2]) == 2 and largest_gap(biases[2], biases[STEPS]) > 0
+    assert unequal[1].all() and unequal[2].any() and unequal[4].any()  # later a layer can be back where it was
+    assert len(biases[2]) == 4 and largest_gap(biases[2], biases[4]) > 0
     assert all(1 < ratio <= 4 for ratio in metrics(one_process / "plain", "busiest").values())
 
 
