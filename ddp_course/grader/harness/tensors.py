@@ -32,8 +32,8 @@ def whole(tensor: Tensor) -> Tensor:
 
 def model_gaps(model: nn.Module, right: nn.Module) -> dict[str, float]:
     """{name of a parameter or buffer of `model`: its largest gap from that of `right`}; see `whole`."""
-    named, right_named = ([*module.named_parameters(), *module.named_buffers()] for module in (model, right))
-    return {name: largest_gap(whole(tensor), dict(right_named)[name]) for name, tensor in named}
+    tensors, right_tensors = (dict([*module.named_parameters(), *module.named_buffers()]) for module in (model, right))
+    return {name: largest_gap(whole(tensor), right_tensors[name]) for name, tensor in tensors.items()}
 
 
 def fingerprint(tensors: Iterable[Tensor]) -> str:
