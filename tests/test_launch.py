@@ -318,7 +318,11 @@ def test_second_interrupt_ends_at_once():
 @pytest.mark.usefixtures("warm_launches")
 def test_in_a_notebook_output_is_kept_and_errors_are_short():
     assert "PYTEST_CURRENT_TEST" in os.environ  # with it ipykernel drops the direct output of child processes
-    script("import os, sys; print('out', os.environ['RANK']); print('err', file=sys.stderr); int(sys.argv[1])")
+    # Only rank 1 raises: of two that do, torchrun can end one with SIGTERM before it has exited with its code.
+    script(
+        "import os, sys; print('out', os.environ['RANK']); print('err', file=sys.stderr)\n"
+        "os.environ['RANK'] == '1' and int(sys.argv[1])"
+    )
     cells = ["from ddp_course.launcher.launch import torchrun", "torchrun('script.py', '5', nproc=2)"]
     cells.append("torchrun('script.py', 'five', nproc=2)")
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells]), "in.ipynb")
@@ -334,7 +338,7 @@ def test_in_a_notebook_output_is_kept_and_errors_are_short():
     error = bad.outputs[-1]
     assert error.ename == "RunFailed"
     traceback = "\n".join(error.traceback)
-    assert re.search("rank [01] failed with exit code 1", traceback)  # both do, in either order
+    assert "rank 1 failed with exit code 1" in traceback
     assert "ValueError: invalid literal for int() with base 10: 'five'" in traceback
     assert "launch.py" not in traceback
 
