@@ -194,12 +194,12 @@ def _drop_after(path: Path, step: int) -> None:
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
             record_step = parse(line)["step"]
-            if type(record_step) is not int:
-                raise TypeError
-        except (ValueError, TypeError, KeyError, IndexError):
+        except (ValueError, TypeError, KeyError):
+            record_step = None
+        if type(record_step) is not int:
             other_lines[number] = line
-        else:
-            records += [line] * (record_step <= step)
+        elif record_step <= step:
+            records.append(line)
     if other_lines:
         aside = checkpoint.free_name(path)
         with replacing(aside, "wb") as file:
