@@ -63,11 +63,7 @@ def test_a_loss_that_is_not_finite_is_a_warning_with_step_and_rank(monkeypatch, 
     """Of two ranks rank 1 has the NaN; a finite loss in between resets the count."""
     world = World(0, 0, 2, torch.device("cpu"))
 
-    def all_gather(flags, flag):
-        flags[0].copy_(flag)
-        flags[1].fill_(1.0)
-
-    monkeypatch.setattr(divergence.dist, "all_gather", all_gather)
+    monkeypatch.setattr(divergence, "gather_objects", lambda own_is_finite: [own_is_finite, False])
     watch = divergence.LossWatch(world, most=2)
     for step, loss in enumerate((1.0, math.nan, 2.0, math.inf)):
         watch.check(step, loss, own_loss=0.5)

@@ -2,12 +2,11 @@
 
 import math
 
-import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from ddp_course.base.errors import InputError
 from ddp_course.distributed.process_group import World
+from ddp_course.distributed.sync import gather_objects
 
 
 class LossWatch:
@@ -30,11 +29,9 @@ class LossWatch:
             self._in_a_row = 0
             return
         self._in_a_row += 1
-        device = self._world.device
-        flags = [torch.zeros(1, device=device) for _ in range(self._world.size)]
         own_loss = own_loss.item() if isinstance(own_loss, Tensor) else own_loss  # float() would warn of a gradient
-        dist.all_gather(flags, torch.tensor([float(not math.isfinite(own_loss))], device=device))
-        ranks = [str(rank) for rank, flag in enumerate(flags) if flag.item()]
+        is_finite_by_rank = gather_objects(math.isfinite(own_loss))
+        ranks = [str(rank) for rank, is_finite in enumerate(is_finite_by_rank) if not is_finite]
         where = f"on rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}" if ranks else "in the sum over the ranks"
         if self._world.is_main:
             self._world.warn(
