@@ -1,1 +1,1 @@
-"""What a trainer needs around its step: command line, settings, loop, optimizer, precision, progress, stopping."""
+"""The parts of a trainer around its step: command line, settings, loop, optimizer, precision, progress, stopping."""

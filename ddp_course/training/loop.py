@@ -55,16 +55,16 @@ class TrainingLoop:
 
     def begin(
         self,
-        checkpoint: Path | None,
+        resume_from: Path | None,
         settings: Mapping[str, object],
         checkpoint_settings: Mapping[str, object] | None = None,
     ) -> bool:
-        """Restore the checkpoint, if there is one, and write config.json. False if no step is left to do.
+        """Restore the checkpoint `resume_from`, if there is one, and write config.json. False if no step is left to do.
 
         settings: added to the config in config.json and in checkpoints. checkpoint_settings: added in checkpoints only.
         """
-        if checkpoint:
-            self.step = self._state.restore(self._world, checkpoint)
+        if resume_from:
+            self.step = self._state.restore(self._world, resume_from)
         if self.step >= self._config.steps:
             self._world.say(
                 f"nothing left to do: step {self.step} of {self._config.steps} is done; --steps takes the run further"
