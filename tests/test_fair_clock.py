@@ -75,7 +75,9 @@ def clock_after(monkeypatch, computed, delayed=(), queued=False, runs=50):
 
     def so_far():
         used = {n: now * share for n, share in enumerate(computed)}
-        return used, {n: (used[n], now * share, now * runs, queued) for n, share in enumerate(delayed)}
+        return used, {
+            n: fair_clock.ThreadTimes(used[n], now * share, now * runs, queued) for n, share in enumerate(delayed)
+        }
 
     monkeypatch.setattr(fair_clock, "_processor_seconds", so_far)
     clock = fair_clock.FairClock()

@@ -2,14 +2,28 @@
 
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
 SAMPLE_INTERVAL = 0.5  # seconds between two samples of the processes' times; shorter ones cost too much
 LEAST_SHARE = 0.08  # of one core: processes that use less are waiting, which takes a little processor time as well
 WAKE = 1e-4  # seconds that a thread runs at most, each time, which only looks whether a message has come: see below
-NEW_THREAD = 0.0, 0.0, 0, False  # what `_processor_seconds` would have said of it before
 TICK = 0.01  # seconds: Linux counts processor time in these, so a waiting process is charged with one now and then
+
+
+class ThreadTimes(NamedTuple):
+    """The times of a thread so far; the defaults are those of a thread that has just started.
+
+    ran, waited   seconds on a core, and of waiting for a core
+    runs          how often it got a core
+    queued        whether it is now on a core, or waits for one or for a disk
+    """
+
+    ran: float = 0.0
+    waited: float = 0.0
+    runs: int = 0
+    queued: bool = False
 
 
 class FairClock:
@@ -38,7 +52,7 @@ class FairClock:
             return
         used, threads = _processor_seconds()
         computed = [seconds - self.used.get(process, 0.0) for process, seconds in used.items()]
-        changes = [(self.threads.get(thread, NEW_THREAD), times) for thread, times in threads.items()]
+        changes = [(self.threads.get(thread, ThreadTimes()), times) for thread, times in threads.items()]
         waited = sum(_waited(*change, elapsed) for change in changes)
         longer_runs = sum(_computed(*change) for change in changes)
         self.sampled_at += elapsed
@@ -54,30 +68,27 @@ class FairClock:
         self.idle_seconds = 0.0 if computing else self.idle_seconds + counted
 
 
-def _waited(previous, times, elapsed):
+def _waited(previous: ThreadTimes, times: ThreadTimes, elapsed: float) -> float:
     """For how many of the `elapsed` seconds a thread waited for a core or a disk.
 
-    previous, times: values of `_processor_seconds` at the beginning and at the end. Linux adds a wait for a core to
-    them only when it has ended, and a wait for a disk never.
+    previous, times: those at the beginning and at the end. Linux adds a wait for a core to them only when it has ended,
+    and a wait for a disk never.
     """
-    ran, waited, _, queued = times
-    ran_before, waited_before, _, _ = previous
-    if queued and (ran, waited) == (ran_before, waited_before):
+    if times.queued and (times.ran, times.waited) == (previous.ran, previous.waited):
         return elapsed
-    return waited - waited_before
+    return times.waited - previous.waited
 
 
-def _computed(previous, times):
+def _computed(previous: ThreadTimes, times: ThreadTimes) -> float:
     """For how many seconds a thread was on a core, 0 if it only looked whether a message has come."""
-    ran, runs = times[0] - previous[0], times[2] - previous[2]
-    return ran if ran > WAKE * runs else 0.0
+    ran = times.ran - previous.ran
+    return ran if ran > WAKE * (times.runs - previous.runs) else 0.0
 
 
-def _processor_seconds():
+def _processor_seconds() -> tuple[dict[tuple[int, float], float], dict[tuple[int, str], ThreadTimes]]:
     """Read the times of all descendants of this process.
 
-    Returns {(pid, start time): seconds of processor time} and, on Linux, {(pid, thread id): (seconds on a core,
-    seconds of waiting for a core, how often it got one, whether it is now on a core or waits for one or for a disk)}.
+    Returns {(pid, start time): seconds of processor time} and, on Linux, {(pid, thread id): times}.
     """
     used, threads = {}, {}
     for process in psutil.Process().children(recursive=True):
@@ -87,7 +98,7 @@ def _processor_seconds():
             for thread in Path(f"/proc/{process.pid}/task").glob("*"):
                 ran, waited, runs = map(int, (thread / "schedstat").read_text().split())
                 state = (thread / "stat").read_text().rpartition(") ")[2][0]
-                threads[process.pid, thread.name] = ran / 1e9, waited / 1e9, runs, state in "RD"
+                threads[process.pid, thread.name] = ThreadTimes(ran / 1e9, waited / 1e9, runs, state in "RD")
         except (psutil.Error, OSError, ValueError, IndexError):
             continue  # ended meanwhile
     return used, threads
