@@ -22,17 +22,22 @@ def values(records: Records, key: str) -> dict[int, float]:
 
 def last_of(records: Records, key: str) -> float:
     """The value at the last step that has one. Raises InputError if none has."""
-    series = values(records, key)
-    if not series:
-        raise InputError(f"the metrics hold no {key.replace('_', ' ')} that is a number")
+    series = _existing_values(records, key)
     return series[max(series)]
 
 
 def best_of(records: Records) -> int:
     """The step with the lowest held-out loss; of equals, the earliest. Raises InputError if there is none."""
-    last_of(records, "val_loss")  # raises the error
-    losses = values(records, "val_loss")
-    return min(sorted(losses), key=lambda step: losses[step])
+    losses = _existing_values(records, "val_loss")
+    return min(sorted(losses), key=losses.__getitem__)
+
+
+def _existing_values(records: Records, key: str) -> dict[int, float]:
+    """As `values`. Raises InputError if there are none."""
+    series = values(records, key)
+    if not series:
+        raise InputError(f"the metrics hold no {key.replace('_', ' ')} that is a number")
+    return series
 
 
 def first_to_last(name: str, series: dict[int, float]) -> str:
