@@ -31,7 +31,7 @@ def write_report(run_dir: str | Path) -> Path:
     """
     run_dir = Path(run_dir)
     record = read_object(run_dir / RECORD)
-    backbone = record.get("backbone", "")
+    backbone = record["backbone"]
     stages = ["reward", "grpo"] if backbone else list(DRAW)
     metrics = {name: figures.read_metrics(run_dir / name) for name in stages}
     stage_figures = {name: DRAW[name](metrics[name]) for name in stages}
@@ -69,7 +69,7 @@ def stage_table(run_dir: Path, record: dict, metrics: dict[str, Records]) -> str
     """A Markdown table with a row per stage: its seconds, the size of its input, its first and last result."""
     pair_count = product_of_settings(run_dir / "reward", "steps", "pairs_per_update")
     sampled_tokens = sum(values(metrics["grpo"], "tokens").values())
-    rows = [] if record.get("backbone") else pretraining_rows(run_dir, record, metrics["pretrain"])
+    rows = [] if record["backbone"] else pretraining_rows(run_dir, record, metrics["pretrain"])
     rows += [
         (
             "reward",

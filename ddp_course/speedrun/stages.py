@@ -13,17 +13,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import ddp_course
 from ddp_course.base.atomic_file import replacing
 from ddp_course.base.errors import InputError, write_errors
 from ddp_course.base.json_file import read_object
+from ddp_course.checkpoint import checkpoint, run_files
 from ddp_course.data.token_file import open_tokens, prepare
 from ddp_course.launcher import RunStopped, torchrun
 from ddp_course.launcher.cores import default_processes
 from ddp_course.post_training.backbones import prepare_backbone
 
-PACKAGE = Path(ddp_course.__file__).parent
-RECORD, REPORT = "speedrun.json", "report.md"
+PACKAGE = Path(__file__).parents[1]
+RECORD, REPORT = run_files.SPEEDRUN, "report.md"
 
 # Sizes only: a test checks that all presets have the same flags.
 PRESETS = {
@@ -152,11 +152,8 @@ def is_finished(run_dir: Path, name: str, preset: str) -> bool:
     """Whether a stage has saved the checkpoint of its last step. A stage that was stopped has not."""
     if name == "tokenizer":
         return True
-    try:
-        with open(run_dir / name / "latest", "rb") as file:
-            return file.read(100).strip() == f"step_{PRESETS[preset][name]['steps']:06d}".encode()
-    except OSError:
-        return False
+    latest = checkpoint.read_name(run_dir / name, checkpoint.LATEST)
+    return latest is not None and run_files.step_of(latest) == PRESETS[preset][name]["steps"]
 
 
 def open_record(run_dir: Path, choices: Mapping[str, object]) -> dict:
@@ -176,7 +173,7 @@ def open_record(run_dir: Path, choices: Mapping[str, object]) -> dict:
                     "finished; give another --run-dir"
                 )
         for name, choice in choices.items():
-            if (recorded := record.get(name, "")) != choice:  # "": old records without a backbone do not have the key
+            if (recorded := record.get(name)) != choice:
                 raise InputError(
                     f"{run_dir} holds a speedrun with {name} {recorded!r}, not {choice!r}; "
                     f"give the same one to go on, or another --run-dir"
