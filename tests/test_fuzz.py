@@ -165,7 +165,7 @@ def home(tmp_path_factory):
     for stage, script in (("pretrain", "minigpt"), ("reward", "reward"), ("grpo", "grpo")):
         shutil.copytree(home / script, home / "speedrun" / stage)
     stages = dict.fromkeys(("tokenizer", "pretrain", "reward", "grpo"), {"seconds": 1.0, "finished": True})
-    record = {"preset": "tiny", "data": "code.py", "seed": 1, "stages": stages, "nproc": 1}
+    record = {"preset": "tiny", "data": "code.py", "seed": 1, "backbone": "", "stages": stages, "nproc": 1}
     (home / "speedrun" / "speedrun.json").write_text(json.dumps(record))
     return home
 
