@@ -47,7 +47,7 @@ def test_the_template_starts_the_same_run_again_after_a_requeue_and_after_a_sign
     env = {"PATH": f"{tmp_path}:{path()}", "RUN": tmp_path / "run"}
     job = slurm.sbatch(TEMPLATE, "--steps", "9", options=options, env=env)
     slurm.wait(job, until=lambda: slurm.output(job).count("torchrun ") == 2)
-    slurm.requeue(job)
+    slurm.run("scontrol", "requeue", job)
     slurm.wait(job, until=lambda: slurm.output(job).count("torchrun ") == 4)
     slurm.scancel(job, "--batch", "--signal=TERM")  # as --signal=B:TERM does
     ended = slurm.wait(job)

@@ -154,7 +154,7 @@ class ClusterOutput(RankOutput):
     def attempt_rank_stream(self, path):
         attempt, _, is_stderr = super().attempt_rank_stream(path)
         rank = self._number(path)
-        self.run.nodes[rank] = path.relative_to(self.folder).parts[0]
+        self.run.nodes[rank] = self._node(path)
         return attempt, rank, is_stderr
 
     def label(self, rank):
@@ -163,9 +163,7 @@ class ClusterOutput(RankOutput):
     def finish(self):
         self.ranks_by_node = {}  # machine -> {local rank: rank}, of its last start
         for path in sorted(self.files(), key=self.attempt_rank_stream):
-            self.ranks_by_node.setdefault(path.relative_to(self.folder).parts[0], {})[int(path.parts[-2])] = (
-                self._number(path)
-            )
+            self.ranks_by_node.setdefault(self._node(path), {})[int(path.parts[-2])] = self._number(path)
         super().finish()
         self.run.nodes = dict(sorted(self.run.nodes.items()))
         for node in self.run.node_lines:
@@ -174,6 +172,10 @@ class ClusterOutput(RankOutput):
             if code.exists() and code.read_text():
                 self.run.node_exit_codes[node] = int(code.read_text())
             self.run.launcher_lines += [f"[{node}] {line}" for line in self.run.node_lines[node]]
+
+    def _node(self, path):
+        """The machine whose torchrun writes this log."""
+        return path.relative_to(self.folder).parts[0]
 
     def _number(self, path):
         """The rank of a log folder; None if its number is not written yet."""
@@ -199,8 +201,7 @@ def _judge(run, output, cut_off):
         report.failed |= node_report.failed
         report.got_sigterm |= node_report.got_sigterm
         report.left_early += node_report.left_early
-    run.exit_codes = dict(sorted(report.codes.items()))
-    report.codes = run.exit_codes
+    run.exit_codes = report.codes = dict(sorted(report.codes.items()))
     if report.failed:
         failure = blame(report, run.lines, output.errors, output.first_traceback, run.name)
     else:

@@ -20,9 +20,9 @@ HEAD = "head"  # the name of the machine with the switch
 UNSHARE = ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 
 
-def command(*words, **more):
+def command(*words):
     """Run a command; if it fails, exit this process with the command's stderr."""
-    done = subprocess.run(words, stderr=subprocess.PIPE, text=True, **more)
+    done = subprocess.run(words, stderr=subprocess.PIPE, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(words)}: {done.stderr.strip() or done.returncode}")
 

@@ -164,10 +164,6 @@ class Slurm:
         """End a job, or send it a signal: scancel(job, "--signal=TERM")."""
         self.run("scancel", *options, job)
 
-    def requeue(self, job: int) -> None:
-        """Put a running job back into the queue: SIGTERM now, SIGKILL after five seconds."""
-        self.run("scontrol", "requeue", job)
-
     def wait(self, job: int, until: Callable[[], object] | None = None, timeout: float = 300) -> dict[str, str]:
         """Wait until a job has ended or `until()` is true; returns `job(job)`. Raises InputError after `timeout` s."""
         deadline = time.monotonic() + timeout
