@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +30,7 @@ class Prompts:
 
     train: list[str]
     held_out: list[str]
-    real: list[str] = field(default_factory=list)
+    real: list[str]
 
 
 def collect(corpus: Corpus, tokenizer: Tokenizer, longest: int, held_out: int) -> Prompts:
@@ -100,7 +100,7 @@ def read_saved(path: Path) -> tuple[Prompts, list[Pair]]:
     content = read_object(path)
     if _digest(json.dumps(content)) != path.stem:
         raise InputError(f"{path} is damaged: its content does not match its name")
-    prompts = Prompts(content["train"], content["held_out"], content.get("real", []))  # earlier files have none
+    prompts = Prompts(content["train"], content["held_out"], content["real"])
     return prompts, [Pair(**pair) for pair in content["pairs"]]
 
 
