@@ -79,7 +79,7 @@ def run_answers(
     return by_answer
 
 
-def collective_logs(script: str | Path, nproc: int = 2, seconds: float = 6.0) -> list[list[str]]:
+def collective_logs(script: str | Path, nproc: int, seconds: float) -> list[list[str]]:
     """For each rank the collectives that it starts when `script` runs on `nproc` ranks, such as "all_reduce, line 12".
 
     The run may fail or hang: a hanging one is ended after `seconds` at the latest, and the last entry of each rank's

@@ -63,15 +63,15 @@ def hint(name: str) -> Hint:
     return exercise.hint(_hints_given[name])
 
 
-def given_script(name: str, folder: str | Path = "scripts") -> Path:
-    """Copy the script that question `name` hands out into `folder`, and return the path of the copy.
+def given_script(name: str) -> Path:
+    """Copy the script that question `name` hands out into the folder scripts, and return the path of the copy.
 
     Raises InputError if the question has no such script.
     """
     script = load(name).given_script
     if script is None:
         raise InputError(f"question {name} comes without a script")
-    target = Path(folder) / f"{name.replace('.', '_')}_given.py"
+    target = Path("scripts") / f"{name.replace('.', '_')}_given.py"
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(script, target)
     return target

@@ -203,7 +203,7 @@ class Mistake:
 
 
 def recognised(
-    result: float | Tensor, mistakes: Iterable[Mistake], otherwise: str = "", rel_tol: float = 1e-6
+    result: float | Tensor, mistakes: Iterable[Mistake], otherwise: str, rel_tol: float = 1e-6
 ) -> tuple[str, str]:
     """(", words", look) of the first mistake that gives `result`, within `rel_tol`; ("", otherwise) if none does."""
     for mistake in mistakes:
