@@ -99,7 +99,7 @@ def clip_gradients(shards: list[ParameterShard], limit: float) -> float:
     """
     gradients = [_local(shard.parameter.grad) for shard in shards]
     squares = [g.double().square().sum() / shard.copies for shard, g in zip(shards, gradients, strict=True)]
-    total = torch.stack(squares).sum().reshape(1)
+    total = torch.stack(squares).sum()
     dist.all_reduce(total)
     norm = math.sqrt(total.item())
     factor = norm if math.isnan(norm) else min(1.0, limit / (norm + 1e-6))
@@ -119,7 +119,7 @@ def assert_copies_equal(
     step: the number of the last step, for the message.
     """
     fingerprints = {(shard.name, shard.coordinates): fingerprint(_local(shard.parameter)) for shard in shards}
-    fingerprints |= {(name, "whole"): fingerprint(_local(buffer)) for name, buffer in buffers.items()}
+    fingerprints |= {(name, "whole"): fingerprint(buffer) for name, buffer in buffers.items()}
     fingerprints_by_rank: list[dict] = [{} for _ in range(world.size)]
     dist.all_gather_object(fingerprints_by_rank, fingerprints)
     first_holder: dict[tuple, int] = {}  # the lowest rank with a copy
