@@ -26,17 +26,13 @@ QUESTION_OF_SENDS = {
 
 def grade(answers: list[tuple[Exercise, Path]], lanes: int = 1, sandbox: Sequence[str] = ()) -> list[Verdict]:
     """The verdict on each answer, a file, with one start of the harness for all. lanes, sandbox: see run_answers."""
-    not_attempted = [_not_attempted(exercise, path) for exercise, path in answers]
-    to_run = [
-        (path, exercise.jobs, exercise.package)
-        for verdict, (exercise, path) in zip(not_attempted, answers, strict=True)
-        if not verdict
-    ]
-    records = iter(run_answers(to_run, lanes, sandbox) if to_run else [])
-    return [
-        verdict or _verdict(exercise, path, next(records))
-        for verdict, (exercise, path) in zip(not_attempted, answers, strict=True)
-    ]
+    verdicts = [_not_attempted(exercise, path) for exercise, path in answers]
+    attempted = [number for number, verdict in enumerate(verdicts) if verdict is None]
+    to_run = [(path, exercise.jobs, exercise.package) for exercise, path in (answers[number] for number in attempted)]
+    if to_run:
+        for number, records in zip(attempted, run_answers(to_run, lanes, sandbox), strict=True):
+            verdicts[number] = _verdict(*answers[number], records)
+    return verdicts
 
 
 def _not_attempted(exercise: Exercise, path: Path) -> Verdict | None:
