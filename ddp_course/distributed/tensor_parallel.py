@@ -19,9 +19,9 @@ from ddp_course.distributed.mesh import Axis
 
 @dataclass(frozen=True)
 class Placement:
-    """How a tensor is sharded over ranks: along `dim`, each of the layers fused in it by itself.
+    """The sharding of a tensor over ranks, along `dim`. If several layers are fused in it, each is divided by itself.
 
-    groups: the number of these layers, of equal size, or their sizes.
+    groups: the number of the fused layers, of equal size, or their sizes.
     """
 
     dim: int
