@@ -148,15 +148,21 @@ def _pods_of_job_set(document: dict) -> list[Pod]:
         for job in range(replicated.get("replicas", 1)):
             for index in range(spec.get("completions", 1)):
                 host = f"{name}-{replicated['name']}-{job}-{index}"
-                env = {"JOB_COMPLETION_INDEX": str(index)}
-                for variable in container.get("env", []):
-                    path = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
-                    env[variable["name"]] = str(index) if path == INDEX else _expanded(variable.get("value", ""), env)
+                env = _environment(container, index)
                 words = [*container.get("command", []), *container.get("args", [])]
                 command = tuple(_expanded(word, env) for word in words)
                 injected = tuple(key for key in env if key.startswith("PET_") or key == "JOB_COMPLETION_INDEX")
                 pods.append(Pod(host, (f"{host}.{subdomain}", host), env, injected, command))
     return pods
+
+
+def _environment(container: dict, index: int) -> dict[str, str]:
+    """The variables of a container in the pod of this index; a value may contain the variables before it."""
+    env = {"JOB_COMPLETION_INDEX": str(index)}
+    for variable in container.get("env", []):
+        path = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+        env[variable["name"]] = str(index) if path == INDEX else _expanded(variable.get("value", ""), env)
+    return env
 
 
 def _pods_of_task(task: dict, addresses: tuple[str, ...], env: dict[str, str]) -> list[Pod]:
