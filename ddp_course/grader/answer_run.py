@@ -62,12 +62,7 @@ def run_answers(
         report = until_the_end(process, MOST_WAITING * limit, stop_when=lambda: clock.update() or clock.seconds > limit)
         busy = f"other programs kept the machine so busy that it had no end after {MOST_WAITING * limit / 60:g} minutes"
         gave_up = busy if report["timed_out"] and clock.seconds <= limit else ""
-        records: dict[tuple, JobRecord] = {}
-        for number, task in enumerate(tasks):
-            key = task.lane, run_key(task.job, task.answer_number)
-            record = read_record(folder / str(number), task.job)
-            if record.started or key not in records:
-                records[key] = record
+        records = _records_by_run(folder, tasks)
     by_answer = [
         [records[number % lanes, run_key(job, number)] for job in jobs] for number, (_, jobs, _) in enumerate(answers)
     ]
@@ -77,6 +72,17 @@ def run_answers(
             if not record.finished:
                 record.cut_off = gave_up or ("" if begun else "the process that runs the ranks ended before it began")
     return by_answer
+
+
+def _records_by_run(folder: Path, tasks: list[Task]) -> dict[tuple, JobRecord]:
+    """The record of each run, by lane and run key: that of the task that started, if one of those with the key did."""
+    records: dict[tuple, JobRecord] = {}
+    for number, task in enumerate(tasks):
+        key = task.lane, run_key(task.job, task.answer_number)
+        record = read_record(folder / str(number), task.job)
+        if record.started or key not in records:
+            records[key] = record
+    return records
 
 
 def collective_logs(script: str | Path, nproc: int, seconds: float) -> list[list[str]]:
