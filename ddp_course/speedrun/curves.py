@@ -52,6 +52,7 @@ def first_to_last(name: str, series: dict[int, float]) -> str:
 
 
 def draw_pretrain(records: Records):
+    """Draw the training loss; the title has its first and its last value."""
     return figures.loss_curves({"training": records}, "Pre-training: " + first_to_last("loss", values(records, "loss")))
 
 
