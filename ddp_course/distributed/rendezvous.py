@@ -25,10 +25,15 @@ def ranks_from_environment() -> tuple[int, int, int]:
 def integer_from_environment(name: str, default: int, *, least: int, most: int = 2**31 - 1) -> int:
     """Read a whole number from an environment variable. Raises InputError unless it is from `least` to `most`."""
     text = os.environ.get(name, str(default))
-    number = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
+    number = whole_number(text)
     if number is None or not least <= number <= most:
         raise InputError(f"{name} is {text!r}, expected a whole number from {least} to {most}")
     return number
+
+
+def whole_number(text: str) -> int | None:
+    """The number that `text` gives in up to 19 ASCII digits; None for any other text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
 def launcher_is_gone(launcher: int) -> bool:

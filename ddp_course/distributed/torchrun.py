@@ -10,6 +10,7 @@ import time
 import psutil
 
 from ddp_course.base.errors import in_one_line
+from ddp_course.distributed.rendezvous import whole_number
 
 
 def put_into_report(sentence: str) -> None:
@@ -31,10 +32,9 @@ def node() -> str:
 
 def would_restart() -> bool:
     """Whether torchrun would restart its ranks if one of them failed: --max-restarts."""
-    counts = [os.environ.get(f"TORCHELASTIC_{name}", "") for name in ("RESTART_COUNT", "MAX_RESTARTS")]
-    if not all(text.isascii() and text.isdigit() and len(text) < 10 for text in counts):
-        return False
-    return int(counts[0]) < int(counts[1])
+    restarts = whole_number(os.environ.get("TORCHELASTIC_RESTART_COUNT", ""))
+    most = whole_number(os.environ.get("TORCHELASTIC_MAX_RESTARTS", ""))
+    return restarts is not None and most is not None and restarts < most
 
 
 def may_regroup(launcher: int) -> bool:

@@ -21,6 +21,7 @@ from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 from ddp_course.base.errors import InputError, in_one_line
 from ddp_course.base.parser import Parser
 from ddp_course.distributed import process_group, torchrun
+from ddp_course.distributed.rendezvous import whole_number
 from ddp_course.distributed.replica_check import RandomStatesEqual, ReplicasDiffer
 from ddp_course.distributed.sync import from_rank_0
 from ddp_course.training.memory import is_out_of_memory
@@ -236,5 +237,4 @@ def _exit(code: int) -> NoReturn:
 
 def _rank() -> int:
     """RANK, or 0 if it is missing or invalid: `process_group.start` raises an error for that."""
-    text = os.environ.get("RANK", "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
+    return whole_number(os.environ.get("RANK", "")) or 0
