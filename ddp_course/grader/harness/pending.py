@@ -29,6 +29,7 @@ DISPATCHING = (__file__, "/record.py", "/_python_dispatch.py", "/eval_frame.py",
 class PendingOperation:
     """An operation that was started and not waited for yet.
 
+    work    never read, but kept: while it exists, no other Work has its id
     pairs   (tensor of the answer, copy): the copy is received into, or holds the tensor's values at the start of a send
     """
 
