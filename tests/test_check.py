@@ -98,20 +98,16 @@ def test_strict_raises_unless_passed_and_a_shell_gets_the_exit_code(state, monke
     verdict = Verdict("02.1", state)
     monkeypatch.setattr(checking, "grade", lambda questions: [verdict])
     assert check("02.1") is verdict
-    for strict in (lambda: check("02.1", strict=True), in_strict_environment(monkeypatch)):
+    for options, variable in (({"strict": True}, ""), ({}, "1")):
+        monkeypatch.setenv(checking.STRICT_VARIABLE, variable)
         if verdict.passed:
-            assert strict() is verdict
+            assert check("02.1", **options) is verdict
         else:
             with pytest.raises(NotPassed, match=f"02.1 {state}") as caught:
-                strict()
+                check("02.1", **options)
             assert caught.value.verdict is verdict
     assert main(["02.1"]) == STATES[state][1]
     assert capsys.readouterr().out.startswith(f"02.1 {state}")
-
-
-def in_strict_environment(monkeypatch):
-    monkeypatch.setenv(checking.STRICT_VARIABLE, "1")
-    return lambda: check("02.1")
 
 
 def test_a_verdict_as_text_and_as_html():
