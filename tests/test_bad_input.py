@@ -1,5 +1,6 @@
 """Bad input ends in one clear line from one rank, with the right exit code, and nothing is overwritten."""
 
+import importlib
 import io
 import os
 import shutil
@@ -19,36 +20,70 @@ from ddp_course.launcher import RunFailed, torchrun
 from ddp_course.minigpt_ddp import PRESETS
 from ddp_course.training.command_line import parse
 
-FLAG_ERRORS = {  # flags: the message of the parser
-    "--learning-rat 1": "unrecognized arguments: --learning-rat 1",
-    "--seed 3 --learning-rate 1 seed=5": "--seed was given twice: 3 and 5; give it once",
-    "--local-rank=0": "start the job with torchrun --nproc-per-node=N",  # as torch.distributed.launch adds it
-    "@/dev/zero": "cannot read the settings in /dev/zero",
-    "--preset huge": "argument --preset: invalid choice: 'huge' (choose from",
-    "--steps many": "--steps must be a whole number, not 'many'",
-    "--steps 0": "--steps must be at least 1, not 0",
-    "--gradient-clip -1": "--gradient-clip must be at least 0, not -1.0",
-    "--dropout 1": "--dropout must be from 0 to below 1, not 1.0",
-    "--validation-windows 0": "--validation-windows must be at least 1, not 0",
-    "--max-seconds 0": "--max-seconds must be above 0, not 0.0",
-    "--learning-rate 1e39": "--learning-rate must be a number of at most 1e+30, not 1e+39",  # more than a float32 holds
-    "--warmup-steps 9007199254740993": "--warmup-steps must be at most 2**53",
-    "--seed 18446744073709551616": "--seed must be below 2**64, not 18446744073709551616",
-    "--timeout-seconds 1e9": "--timeout-seconds must be from 0.1 to",  # more than a socket holds
-    "--preset tiny --heads 3": "--width 64 does not divide into --heads 3",
+FLAG_ERRORS = {  # launchable: flags: the message of the parser
+    "minigpt": {
+        "--learning-rat 1": "unrecognized arguments: --learning-rat 1",
+        "--seed 3 --learning-rate 1 seed=5": "--seed was given twice: 3 and 5; give it once",
+        "--local-rank=0": "start the job with torchrun --nproc-per-node=N",  # as torch.distributed.launch adds it
+        "@/dev/zero": "cannot read the settings in /dev/zero",
+        "--preset huge": "argument --preset: invalid choice: 'huge' (choose from",
+        "--steps many": "--steps must be a whole number, not 'many'",
+        "--steps 0": "--steps must be at least 1, not 0",
+        "--gradient-clip -1": "--gradient-clip must be at least 0, not -1.0",
+        "--dropout 1": "--dropout must be from 0 to below 1, not 1.0",
+        "--validation-windows 0": "--validation-windows must be at least 1, not 0",
+        "--max-seconds 0": "--max-seconds must be above 0, not 0.0",
+        "--learning-rate 1e39": "--learning-rate must be a number of at most 1e+30, not 1e+39",  # no float32
+        "--warmup-steps 9007199254740993": "--warmup-steps must be at most 2**53",
+        "--seed 18446744073709551616": "--seed must be below 2**64, not 18446744073709551616",
+        "--timeout-seconds 1e9": "--timeout-seconds must be from 0.1 to",  # more than a socket holds
+        "--preset tiny --heads 3": "--width 64 does not divide into --heads 3",
+    },
+    "diloco": {
+        "--sync-every 0": "--sync-every must be at least 1, not 0",
+        "--sync-every 1.5": "--sync-every must be a whole number, not '1.5'",
+        "--outer-lr 0": "--outer-lr must be above 0, not 0.0",
+        "--outer-momentum 1": "--outer-momentum must be from 0 to below 1, not 1.0",
+        "--inner lion": "argument --inner: invalid choice: 'lion'",
+        "--precision float16": "argument --precision: invalid choice: 'float16'",
+    },
+    "experts": {
+        "--experts 0": "--experts must be at least 1, not 0",
+        "--experts 4 --experts-per-token 5": "--experts-per-token 5 is more than --experts 4",
+        "--ep 0": "--ep must be at least 1, not 0",
+        "--precision float16": "argument --precision: invalid choice: 'float16'",
+    },
+    "parallel": {
+        "--tp 0": "--tp must be at least 1, not 0",
+        "--precision float64 --param-dtype bfloat16": "--param-dtype bfloat16 needs --precision float32, that of the "
+        "main weights, not float64",
+        "--precision auto": "argument --precision: invalid choice: 'auto'",
+        "--schedule zbv": "argument --schedule: invalid choice: 'zbv'",
+        "--ep 2": "--ep 2 needs --experts",
+        "--experts 4 --ep 3": "--experts 4 is not a multiple of --ep 3: each rank has whole experts",
+        "--experts 4 --experts-per-token 5": "--experts-per-token 5 is more than --experts 4",
+        "--experts 0": "--experts must be at least 1, not 0",
+    },
+    "grpo": {
+        "--temperature 1e-40": "--temperature must be from 0.001 to 1,000, not 1e-40",
+        "--temperature inf": "--temperature must be a number of at most",
+        "--beta 1e-9": "--beta must be 0 or from 1e-06 to 1000",
+    },
 }
 
 
-@pytest.mark.parametrize(("flags", "message"), FLAG_ERRORS.items(), ids=lambda text: text[:40])
-def test_a_wrong_flag_is_one_line_on_every_rank(monkeypatch, flags, message):
+@pytest.mark.parametrize(
+    ("launchable", "flags"), [(name, flags) for name in FLAG_ERRORS for flags in FLAG_ERRORS[name]]
+)
+def test_a_wrong_flag_is_one_line_on_every_rank(monkeypatch, launchable, flags):
     """Rank 1 prints it if rank 0 is slow."""
-    messages = []
+    messages, presets = [], importlib.import_module(f"ddp_course.{launchable}_ddp").PRESETS
     for rank in "0", "1":
         monkeypatch.setenv("RANK", rank)
         with pytest.raises(InputError) as error:
-            parse(PRESETS, flags.split())
+            parse(presets, flags.split())
         messages.append(str(error.value))
-    assert messages[0] == messages[1] and message in messages[0] and "\n" not in messages[0]
+    assert messages[0] == messages[1] and FLAG_ERRORS[launchable][flags] in messages[0] and "\n" not in messages[0]
 
 
 @dataclass

@@ -198,21 +198,6 @@ def test_parameters_are_counted():
 @pytest.mark.parametrize(
     "wrong, message",
     [
-        ("--experts 0", "--experts must be at least 1, not 0"),
-        ("--experts-per-token 5", "--experts-per-token 5 is more than --experts 4"),
-        ("--ep 0", "--ep must be at least 1, not 0"),
-        ("--precision float16", "argument --precision: invalid choice: 'float16'"),
-    ],
-)
-def test_bad_flags_are_one_sentence(tmp_path, wrong, message):
-    with pytest.raises(InputError) as refused:
-        parse(experts_ddp.PRESETS, flags(tmp_path, *wrong.split()))
-    assert message in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    "wrong, message",
-    [
         ("--tokens-per-update 100", "is not a multiple of 1 rank(s) x 4 windows x 16 tokens = 64; nearest that are: "),
         ("--experts 100000000", "GiB of memory, each of 1 here has"),
         ("--data nothing.txt", "nothing.txt"),

@@ -393,28 +393,6 @@ def test_one_process_is_a_mesh_too(tmp_path, one_process):
     assert gap_of_all(tmp_path / "run", one_process / "plain") < EQUAL
 
 
-@pytest.mark.parametrize(
-    "wrong, message",
-    [
-        ("--tp 0", "--tp must be at least 1, not 0"),
-        (
-            "--param-dtype bfloat16",
-            "--param-dtype bfloat16 needs --precision float32, that of the main weights, not float64",
-        ),
-        ("--precision auto", "argument --precision: invalid choice: 'auto'"),
-        ("--schedule zbv", "argument --schedule: invalid choice: 'zbv'"),
-        ("--ep 2", "--ep 2 needs --experts"),
-        ("--experts 4 --ep 3", "--experts 4 is not a multiple of --ep 3: each rank has whole experts"),
-        ("--experts 4 --experts-per-token 5", "--experts-per-token 5 is more than --experts 4"),
-        ("--experts 0", "--experts must be at least 1, not 0"),
-    ],
-)
-def test_bad_flags_are_one_sentence(tmp_path, wrong, message):
-    with pytest.raises(InputError) as refused:
-        parse(parallel_ddp.PRESETS, flags(tmp_path, *wrong.split()))
-    assert message in str(refused.value)
-
-
 def test_a_checkpoint_of_another_model_is_refused(tmp_path, one_process):
     source = one_process / "plain/checkpoints/step_000002"
     for more, message in (
