@@ -149,6 +149,7 @@ def test_fingerprint_follows_names_sizes_and_times(data):
         ({}, "missing.txt", "neither a file or folder that exists nor one of stdlib, shakespeare"),
         ({"a.txt": ""}, "a.txt", "is empty"),
         ({"folder/a.txt": "", "folder/.b": "hidden"}, "folder", "is empty"),
+        ({"folder/.b": "hidden"}, "folder", "is empty"),
         ({"a.txt": b"abc\0def"}, "a.txt", "not text"),
         ({"a.txt": "é".encode()[:1]}, "a.txt", "not text"),
         ({"a.txt": b"abc\xff"}, "a.txt", "not text"),
@@ -447,7 +448,7 @@ def test_the_default_vocabulary_is_kept(name, vocab_size):
         ("bytes", 300, "vocabulary of 256, not 300"),
         ("bpe", 256, "at least 257 .*found 256"),
         pytest.param("rustbpe", 0, "at least 257 .*found 0", marks=NEEDS_RUSTBPE),
-        ("bytepair", None, "the names are bytes, bpe, rustbpe"),
+        ("bytepair", None, "the names are bytes, bpe, rustbpe, or the folder of"),
     ],
 )
 def test_impossible_tokenizers_are_input_errors(name, vocab_size, message):

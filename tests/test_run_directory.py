@@ -153,8 +153,10 @@ def test_a_checkpoint_outside_of_a_run_does_not_make_its_surroundings_one(world,
 def test_a_run_of_another_script_is_named(world, tmp_path, resume):
     report(open_run(world, "run", "no", "reward")[0])
     gc.collect()
+    initial = contents(tmp_path)
     with pytest.raises(InputError, match="run holds a run of reward_ddp, not one of minigpt_ddp"):
         open_run(world, "run", resume, "minigpt")
+    assert contents(tmp_path) == initial
 
 
 def test_settings_that_cannot_be_read_are_named_and_kept(world, tmp_path):
@@ -231,8 +233,10 @@ def test_metrics_that_are_a_folder_are_an_error_of_one_line(world, ended_run):
 @pytest.mark.parametrize("resume", ["no", "auto", "as a checkpoint"])
 def test_a_path_that_cannot_exist_is_an_error_of_one_line(world, tmp_path, path, resume):
     (tmp_path / "file").write_text("")
-    paths = ("", path) if resume == "as a checkpoint" else (path, resume)
-    with pytest.raises(InputError) as error:
+    paths, message = (path, resume), "^cannot write into the run directory "
+    if resume == "as a checkpoint":
+        paths, message = ("", path), "^cannot resume from .*: there is no such checkpoint folder$"
+    with pytest.raises(InputError, match=message) as error:
         open_run(world, *paths, "minigpt")
     assert "\n" not in str(error.value)
 
