@@ -145,6 +145,11 @@ def module_launches_warm(warm_server):
         yield
 
 
+@pytest.fixture(scope="session")
+def transformers():
+    return pytest.importorskip("transformers", reason="models of Hugging Face need: pip install transformers")
+
+
 @pytest.fixture
 def working_folder(tmp_path, monkeypatch):
     """The test runs in tmp_path; its temporary files, and those of its child processes, are made in tmp_path/tmp."""

@@ -25,11 +25,6 @@ pytestmark = pytest.mark.smoke
 
 
 @pytest.fixture(scope="module")
-def transformers():
-    return pytest.importorskip("transformers", reason="the backbone hf: needs transformers: pip install transformers")
-
-
-@pytest.fixture(scope="module")
 def folder(transformers, tmp_path_factory):
     return make_model(tmp_path_factory.mktemp("gpt2"))
 
@@ -191,9 +186,8 @@ def test_the_loaders_own_reason_is_shown(folder, tmp_path, file, content, reason
     assert reason in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_checkpoint_alone_downloads_nothing(monkeypatch, tmp_path):
+def test_a_checkpoint_alone_downloads_nothing(transformers, monkeypatch, tmp_path):
     """A reward model whose checkpoint names a model of the hub: nothing asks the hub until the user names it."""
-    pytest.importorskip("transformers")
     import huggingface_hub
 
     downloads = []

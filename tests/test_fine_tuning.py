@@ -70,9 +70,8 @@ def test_each_row_lies_in_one_window_with_positions_and_a_mask_of_its_own():
 
 
 @pytest.mark.parametrize("forgotten", ["attention_mask", "position_ids"])
-def test_without_mask_or_positions_packed_rows_have_another_loss(tmp_path, forgotten):
+def test_without_mask_or_positions_packed_rows_have_another_loss(transformers, tmp_path, forgotten):
     """OPT has learned positions; of Llama, which has rotary ones, notebook 27 shows that it needs the mask alone."""
-    pytest.importorskip("transformers")
     model = every_rank_reads(make_opt(tmp_path / "opt"), torch.float64).eval()
     batch, loss = pack(ragged_rows(), WINDOW), step_loss(model, [collate(ragged_rows())], 1)
     rows, length = batch["input_ids"].shape

@@ -22,11 +22,6 @@ BODY = "\n    c = a\n    return b\n"
 
 
 @pytest.fixture(scope="module")
-def transformers():
-    return pytest.importorskip("transformers", reason="the policy hf: needs transformers: pip install transformers")
-
-
-@pytest.fixture(scope="module")
 def code(tmp_path_factory):
     folder = tmp_path_factory.mktemp("code")
     for letter in "pq":

@@ -106,8 +106,7 @@ def test_grpo_refuses_to_resume_with_another_judge(finished_run, tmp_path):
     assert done.returncode == 1 and re.search(r"it has reward model \w{16}, this run has \w{16}", done.stderr), done
 
 
-def test_from_a_backbone_nothing_is_pretrained_and_the_report_says_so(tmp_path):
-    pytest.importorskip("transformers", reason="the backbone hf: needs transformers: pip install transformers")
+def test_from_a_backbone_nothing_is_pretrained_and_the_report_says_so(transformers, tmp_path):
     (tmp_path / "gpt2").mkdir()
     backbone = f"hf:{make_model(tmp_path / 'gpt2', context=64)}"
     code = str(Path(speedrun.__file__).parent.parent)
