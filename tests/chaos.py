@@ -32,7 +32,7 @@ import warm
 from ddp_doctor.launch.supervise import RUN_VARIABLE, sweep, tagged
 from disturbance import copy_up_to, flip_a_bit
 from finetune_files import make_examples, make_opt
-from reward_runs import make_backbone, make_pairs
+from reward_files import make_backbone, make_pairs
 from training_runs import CODE, ROOT, metrics, same
 
 from ddp_course.launcher.nodes import free_port

@@ -8,7 +8,7 @@ import types
 import pytest
 import torch
 from huggingface_folder import TEXTS, make_model
-from reward_runs import make_backbone, make_pairs
+from reward_files import make_backbone, make_pairs
 from torch import nn
 from training_runs import checkpoint as contents
 from training_runs import in_this_process

@@ -10,8 +10,17 @@ import os
 import pytest
 import torch
 from torch.nn.utils import clip_grad_norm_
-from trainer_runs import assert_resumed_bit_equal, plain_adamw, run_jobs, validation_loss
-from training_runs import RECORDED_LOGS, checkpoint, in_this_process, largest_gap, merged, metrics, train_here
+from trainer_runs import plain_adamw, run_jobs, validation_loss
+from training_runs import (
+    RECORDED_LOGS,
+    assert_same_run,
+    checkpoint,
+    in_this_process,
+    largest_gap,
+    merged,
+    metrics,
+    train_here,
+)
 
 from ddp_course import diloco_ddp
 from ddp_course.base.errors import InputError
@@ -113,13 +122,7 @@ def gap(ours, theirs, step=STEPS):
 
 def test_workers_with_an_outer_step_after_every_step_are_ddp(runs):
     """Plain SGD inside, an outer rate of 1 without momentum, and no clipping: DDP clips the mean gradient."""
-    assert (
-        runs.outcomes["every step"]
-        == runs.outcomes["packed"]
-        == runs.outcomes["DDP"]
-        == runs.outcomes["packed DDP"]
-        == "0"
-    )
+    assert {runs.outcomes[name] for name in ("every step", "packed", "DDP", "packed DDP")} == {"0"}
     assert metrics(runs.folder / "every step").keys() == metrics(runs.folder / "DDP").keys() == set(range(1, STEPS + 1))
     assert gap(runs.folder / "every step", runs.folder / "DDP") < EQUAL
     assert gap(runs.folder / "packed", runs.folder / "packed DDP") < EQUAL
@@ -207,7 +210,7 @@ def test_workers_equal_one_process_that_computes_for_all(runs):
 def test_resumed_is_the_uninterrupted_run_to_the_last_bit(runs, title, after):
     """Weights, averages of every worker, outer momentum, dropout masks, in float32; also after SIGTERM to one rank."""
     assert runs.outcomes[title] == runs.outcomes["whole"] == "0"
-    assert_resumed_bit_equal(runs.folder / title, runs.folder / "whole", after, STEPS, ("loss", "val_loss"))
+    assert_same_run(runs.folder / title, runs.folder / "whole", STEPS, ("loss", "val_loss"), after)
     assert checkpoint(runs.folder / title, STEPS)["optimizer"]["outer_momentum"].any()
 
 

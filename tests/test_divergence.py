@@ -7,7 +7,7 @@ import pytest
 import torch
 import warm
 from finetune_files import make_examples, make_opt
-from reward_runs import make_backbone, make_pairs
+from reward_files import make_backbone, make_pairs
 from training_runs import ROOT, TRAINER
 
 from ddp_course.base.errors import InputError

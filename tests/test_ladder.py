@@ -15,7 +15,8 @@ import pytest
 import shared_groups
 import torch
 import warm
-from training_runs import ROOT, arguments, checkpoint, largest_gap, metrics, train_here, train_in_turn
+from trainer_runs import train_in_turn
+from training_runs import ROOT, arguments, checkpoint, largest_gap, metrics, train_here
 
 from ddp_course import ladder_ddp
 from ddp_course.base.errors import InputError

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from disturbance import copy_up_to
-from training_runs import checkpoint, largest_gap, metrics, train, train_here
+from training_runs import assert_same_run, checkpoint, largest_gap, metrics, train, train_here
 
 from ddp_course.base.errors import InputError
 from ddp_course.data.packing import PackedWindows, best_fit, chunk_documents, document_ends
@@ -130,8 +130,7 @@ def test_the_fill_rate_is_printed_and_logged(single):
 def test_resume_is_bit_equal_and_refuses_other_windows(single, code, tmp_path):
     run_dir = copy_up_to(single[0], 2, tmp_path / "run")
     train_here(run_dir, *flags(code, "--resume", "auto"))
-    assert metrics(run_dir) == metrics(single[0])
-    assert largest_gap(checkpoint(run_dir, 4)["model"], checkpoint(single[0], 4)["model"]) == 0.0
+    assert_same_run(run_dir, single[0], 4)
     run_dir = copy_up_to(single[0], 2, tmp_path / "other")
     with pytest.raises(InputError, match="it has data and tokenizer .* packed, this run has"):
         train_here(run_dir, *(flag for flag in flags(code, "--resume", "auto") if flag != "--pack"))

@@ -6,10 +6,10 @@ import re
 import pytest
 import torch
 from huggingface_folder import make_model, make_tokenizer
-from reward_runs import make_backbone
+from reward_files import make_backbone
 from test_backbones import ARCHITECTURES, GPT2, nanochat, save  # noqa: F401  nanochat is a fixture
-from trainer_runs import assert_resumed_bit_equal, run_jobs
-from training_runs import checkpoint, in_this_process, largest_gap, merged, metrics
+from trainer_runs import run_jobs
+from training_runs import assert_same_run, checkpoint, in_this_process, largest_gap, merged, metrics
 
 from ddp_course import grpo_ddp
 from ddp_course.base.errors import InputError
@@ -85,7 +85,7 @@ def test_it_leaves_the_reference_for_the_rewards_of_what_it_writes(runs):
 
 def test_two_ranks_resume_bit_equal(runs):
     keys = "loss", "reward", "kl", "beta", "entropy", "val_reward"
-    assert_resumed_bit_equal(runs / "resumed", runs / "whole", 0, 4, keys)
+    assert_same_run(runs / "resumed", runs / "whole", 4, keys)
 
 
 def test_the_policy_is_written_as_a_folder_that_loads_again(transformers, runs, folder, code, tmp_path):

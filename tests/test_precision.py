@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 import warm
 from disturbance import copy_up_to
-from training_runs import checkpoint, largest_gap, metrics, train_here
+from training_runs import assert_same_run, train_here
 
 from ddp_course.base.errors import InputError
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig, causal_attention, set_attention
@@ -64,8 +64,7 @@ def test_a_resumed_run_keeps_its_arithmetic(tmp_path, monkeypatch):
     fake_trials(monkeypatch, (1.0, 2.0, 3.0))  # another machine, or another moment
     assert "a trial took" not in train_here(run_dir, *AUTO, "--resume", "auto")
     assert arithmetic_of(run_dir) == Arithmetic("bfloat16", "math")
-    assert metrics(run_dir) == metrics(tmp_path / "whole")
-    assert largest_gap(checkpoint(run_dir, 4)["model"], checkpoint(tmp_path / "whole", 4)["model"]) == 0.0
+    assert_same_run(run_dir, tmp_path / "whole", 4)
 
 
 def test_nothing_is_timed_without_a_choice(tmp_path, monkeypatch):

@@ -13,8 +13,8 @@ import torch
 import warm
 from disturbance import copy_up_to, signal_ranks, when
 from torch.utils.data import DataLoader
-from trainer_runs import assert_resumed_bit_equal, run_jobs
-from training_runs import ROOT, checkpoint, in_this_process, largest_gap, merged, metrics
+from trainer_runs import run_jobs
+from training_runs import ROOT, assert_same_run, checkpoint, in_this_process, largest_gap, merged, metrics
 
 from ddp_course import puzzles_ddp
 from ddp_course.base.errors import InputError
@@ -99,7 +99,7 @@ def test_loader_workers_share_the_batches(numbered):
     options = {"batch_size": 10, "rank": 1, "world_size": 2}
     without = list(PuzzleBatches(numbered, **options))
     with_workers = list(DataLoader(PuzzleBatches(numbered, **options), batch_size=None, num_workers=2))
-    assert [reference.ids.tolist() for reference in with_workers] == [reference.ids.tolist() for reference in without]
+    assert [batch.ids.tolist() for batch in with_workers] == [batch.ids.tolist() for batch in without]
 
 
 def fingerprints(puzzles):
@@ -236,7 +236,7 @@ def test_only_rows_that_were_used_have_moved_and_row_0_never(runs):
 
 
 def test_resumed_is_bit_equal(runs):
-    assert_resumed_bit_equal(runs / "resumed", runs / "2", 0, STEPS, ("loss", "val_exact"))
+    assert_same_run(runs / "resumed", runs / "2", STEPS, ("loss", "val_exact"))
     tables = [checkpoint(runs / title, STEPS)["embedding"]["table"] for title in ("resumed", "2")]
     assert torch.equal(*tables)
     names = [json.loads((runs / title / "config.json").read_text())["run_name"] for title in ("resumed", "2")]

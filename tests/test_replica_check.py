@@ -2,7 +2,8 @@
 
 import pytest
 import warm
-from training_runs import TRAINER, arguments, metrics, train_in_turn
+from trainer_runs import train_in_turn
+from training_runs import TRAINER, arguments, metrics
 
 from ddp_course.launcher import RunFailed, torchrun
 

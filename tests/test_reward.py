@@ -1,19 +1,16 @@
 """The reward model: N processes train as one does, a stopped run resumes bit-exactly, and it learns what is better."""
 
-import json
+import functools
 import os
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import reward_runs
 import torch
-import warm
 from disturbance import copy_up_to
-from reward_runs import LAUNCHABLE, make_backbone, make_pairs
-from trainer_runs import assert_resumed_bit_equal
-from training_runs import checkpoint, in_this_process, largest_gap, merged, metrics
+from reward_files import make_backbone, make_pairs
+from trainer_runs import run_jobs
+from training_runs import assert_same_run, checkpoint, in_this_process, largest_gap, merged, metrics
 
 from ddp_course import reward_ddp
 from ddp_course.base.errors import InputError
@@ -60,24 +57,21 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def run_of(material, tmp_path_factory):
-    """All cases at once for each number of ranks: (ranks, case) -> run directory."""
-    launched = {}
+    """A function: (ranks, case) -> run directory. As many ranks run all cases in one launch."""
 
-    def run_dir(nproc, name):
-        if nproc not in launched:
-            folder = launched[nproc] = tmp_path_factory.mktemp("runs")
-            common = ("--precision", "float64", "--steps", STEPS, "--gradient-clip", 0.05, "--checkpoint-every", 0)
-            cases = [(flags_of(material, folder / case, *common, *more), "") for case, more in CASES.items()]
-            wrong = flags_of(material, folder / "own normaliser", *common, *CASES["mean, no cap"])
-            cases.append((wrong, "own normaliser"))
-            (folder / "cases.json").write_text(json.dumps(cases))
-            if nproc == 1:
-                in_this_process(reward_runs.run_cases, cases)
-            else:
-                warm.ranks(reward_runs.__file__, folder / "cases.json", nproc=nproc)
-        return launched[nproc] / name
+    @functools.cache
+    def folder_of(nproc):
+        folder = tmp_path_factory.mktemp("runs")
+        common = ("--precision", "float64", "--steps", STEPS, "--gradient-clip", 0.05, "--checkpoint-every", 0)
+        jobs = {
+            case: {"script": "reward", "flags": flags_of(material, folder / case, *common, *more)}
+            for case, more in (CASES | {"own normaliser": CASES["mean, no cap"]}).items()
+        }
+        jobs["own normaliser"]["fault"] = "own normaliser"
+        assert set(run_jobs(folder, jobs, nproc).outcomes.values()) == {"0"}
+        return folder
 
-    return run_dir
+    return lambda nproc, case: folder_of(nproc) / case
 
 
 NUMBERS = "loss unweighted_loss accuracy margin weight_mean factor_mean grad_norm val_loss val_accuracy val_margin"
@@ -159,14 +153,14 @@ def test_the_first_loss_and_gradient_are_those_of_the_data(run_of, material, cas
 # ---- in this process ---------------------------------------------------------------------------------------------
 
 
-def train(flags) -> str:
-    return in_this_process(reward_ddp.train, parse(reward_ddp.PRESETS, list(map(str, flags))))
+def train(material, run_dir, *more) -> str:
+    return in_this_process(reward_ddp.train, parse(reward_ddp.PRESETS, flags_of(material, run_dir, *more)))
 
 
 def test_it_learns_and_what_it_learned_can_be_loaded(material, tmp_path):
     make_pairs(tmp_path / "pairs", train=200, held_out=100, learnable=True)
     flags = ("--pairs", tmp_path / "pairs", "--steps", 60, "--learning-rate", 0.02)
-    printed = train(flags_of(material, tmp_path / "run", *flags))
+    printed = train(material, tmp_path / "run", *flags)
     accuracies = metrics(tmp_path / "run", "val_accuracy")
     assert accuracies[60] > 0.85  # of chance 0.5; the shortest texts have one letter to tell them apart
     baseline, gained, lost = (metrics(tmp_path / "run", f"val_{name}")[60] for name in ("baseline", "gained", "lost"))
@@ -195,11 +189,11 @@ def test_resuming_from_any_checkpoint_is_bit_equal(material, tmp_path):
     keys = "loss", "accuracy", "margin", "weight_mean", "grad_norm", "val_loss"
     every = "--steps 6 --checkpoint-every 1 --keep-checkpoints 0 --validate-every 1".split()
     every += ["--learning-rate", "0.9"]  # too much, so that the loss soon rises again
-    train(flags_of(material, tmp_path / "whole", *every))
+    train(material, tmp_path / "whole", *every)
     for step in range(1, 6):
         run_dir = copy_up_to(tmp_path / "whole", step, tmp_path / str(step))
-        train(flags_of(material, run_dir, *every, "--resume", "auto"))
-        assert_resumed_bit_equal(run_dir, tmp_path / "whole", 0, 6, keys, "head")
+        train(material, run_dir, *every, "--resume", "auto")
+        assert_same_run(run_dir, tmp_path / "whole", 6, keys, learnt="head")
         assert (run_dir / "best").read_text() == (tmp_path / "whole" / "best").read_text()
     assert best_of(tmp_path / "whole") in (2, 3, 4), "best before some of the steps resumed from, and after others"
 
@@ -207,7 +201,7 @@ def test_resuming_from_any_checkpoint_is_bit_equal(material, tmp_path):
 def test_a_run_that_is_asked_to_stop_saves(material, tmp_path):
     """When its time is spent; SIGTERM is asked for in the same place."""
     asked = "--steps 5000 --max-seconds 0.5 --checkpoint-every 0 --validate-every 0".split()
-    assert "the time budget is spent" in train(flags_of(material, tmp_path / "run", *asked))
+    assert "the time budget is spent" in train(material, tmp_path / "run", *asked)
     [saved] = (tmp_path / "run" / "checkpoints").iterdir()
     assert saved.name == f"step_{max(metrics(tmp_path / 'run')):06d}"
 
@@ -222,7 +216,7 @@ def test_the_best_checkpoint_is_named_kept_and_loaded(material, tmp_path):
     """Although only the newest one is to be kept, and the best step is none of those that save."""
     run_dir = tmp_path / "run"
     flags = "--steps 9 --validate-every 2 --checkpoint-every 3 --keep-checkpoints 1 --learning-rate 0.4"
-    train(flags_of(material, run_dir, *flags.split()))
+    train(material, run_dir, *flags.split())
     best, accuracies, losses = best_of(run_dir), metrics(run_dir, "val_accuracy"), metrics(run_dir, "val_loss")
     assert best not in (3, 6, 9) and losses[best] < losses[9]
     assert (run_dir / "best").read_text() == f"step_{best:06d}\n"
@@ -319,13 +313,11 @@ def inputs(material, tmp_path_factory):
     (tmp / "other.json").write_text('{"0123456789abcdef": 1}')
     (tmp / "prose").mkdir()
     (tmp / "prose" / "a.txt").write_text("To be, or not to be: (that is the question\n" * 9)
-    damaged = make_backbone(tmp / "damaged")
-    shutil.move(tmp / "damaged", tmp / "moved")
-    os.truncate(tmp / "moved" / "checkpoints" / damaged.name / "state.pt", 1000)
-    shutil.move(tmp / "moved" / "checkpoints" / damaged.name, tmp / "damaged")
+    damaged = make_backbone(tmp / "moved").rename(tmp / "damaged")
+    os.truncate(damaged / "state.pt", 1000)
     make_backbone(tmp / "twin", seed=2)
     make_pairs(tmp / "learnable", learnable=True)
-    train(flags_of(material, tmp / "reward", "--steps", 2))
+    train(material, tmp / "reward", "--steps", 2)
     return tmp
 
 
@@ -335,7 +327,7 @@ def test_bad_input_is_named(what, inputs, material, tmp_path):
     backbone = material / "backbone" / "checkpoints" / "step_000001"
     flags = [flag.format(tmp=inputs, backbone=backbone) for flag in flags.split()]
     with pytest.raises(InputError) as error:
-        train(flags_of(material, tmp_path / "run", "--steps", 3, *flags))
+        train(material, tmp_path / "run", "--steps", 3, *flags)
     assert message in str(error.value) and "\n" not in str(error.value)
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
@@ -344,14 +336,14 @@ def test_the_memory_of_a_micro_batch_is_asked_for(material, tmp_path, monkeypatc
     """A million texts with logits of 256 bytes' probabilities take 1 GB; the features of the step, 0.1 GB."""
     monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=int(0.5e9)))
     with pytest.raises(InputError, match="this training run needs at least 1.0 GiB of memory"):
-        train(flags_of(material, tmp_path / "run", "--pairs-per-update", 5 * 10**5, "--micro-batch-size", 10**6))
+        train(material, tmp_path / "run", "--pairs-per-update", 5 * 10**5, "--micro-batch-size", 10**6)
 
 
 @pytest.mark.usefixtures("warm_launches")
 def test_one_rank_of_two_prints_the_error_in_one_line(material, tmp_path):
     flags = flags_of(material, tmp_path / "run", "--backbone", "minigpt:nowhere")
     with pytest.raises(RunFailed) as failed:
-        torchrun(LAUNCHABLE, *flags, nproc=2, quiet=True, timeout=600)
+        torchrun(reward_ddp.__file__, *flags, nproc=2, quiet=True, timeout=600)
     lines = [line for lines in failed.value.run.lines.values() for line in lines]
     assert [line for line in lines if line.startswith("error: ")] and not any("Traceback" in line for line in lines)
     assert sum("there is no such checkpoint folder" in line for line in lines) == 1

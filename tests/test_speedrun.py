@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import warm
 from huggingface_folder import make_model
-from reward_runs import make_backbone
+from reward_files import make_backbone
 from training_runs import merged
 
 from ddp_course.base.errors import InputError

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 import warm
-from training_runs import arguments, largest_gap, metrics, train_here
+from training_runs import arguments, assert_same_run, metrics, same, train_here
 from training_runs import checkpoint as contents
 
 from ddp_course.checkpoint import checkpoint
@@ -108,14 +108,6 @@ def length_of_a_save(folder):
     return counter
 
 
-def equal(a, b):
-    return largest_gap(a["model"], b["model"]) == 0.0 and all(
-        torch.equal(tensor, b["optimizer"]["state"][n][name])
-        for n, moments in a["optimizer"]["state"].items()
-        for name, tensor in moments.items()
-    )
-
-
 def test_the_newest_whole_one_loads_after_a_hundred_kills(tmp_path):
     """All in one run directory: the later saves meet the files that earlier kills left there."""
     length = length_of_a_save(tmp_path / "measured").bytes
@@ -128,7 +120,7 @@ def test_the_newest_whole_one_loads_after_a_hundred_kills(tmp_path):
         # Only the last bytes, those of `latest`, are written when the checkpoint has its name already.
         assert newest_path.name in (f"step_{newest:06d}", f"step_{step:06d}"), f"killed at byte {byte} of {length}"
         newest = int(newest_path.name[5:])
-        assert equal(checkpoint.load(newest_path), state(newest)), f"killed at byte {byte} of {length}"
+        assert same(checkpoint.load(newest_path), state(newest)), f"killed at byte {byte} of {length}"
     checkpoint.save(tmp_path, KILLS + 2, state(KILLS + 2), keep=2)
     assert checkpoint.newest_valid(tmp_path).name == f"step_{KILLS + 2:06d}"
 
@@ -149,7 +141,7 @@ def test_the_newest_whole_one_loads_after_a_kill_at_any_call(tmp_path):
         assert there and newest_path.name == f"step_{newest:06d}", (
             f"killed {'after' if after else 'before'} call {number}"
         )
-        assert equal(checkpoint.load(newest_path), state(newest))
+        assert same(checkpoint.load(newest_path), state(newest))
 
 
 def test_a_plain_torch_save_does_not_survive(tmp_path):
@@ -216,7 +208,7 @@ def test_resume_auto_of_the_trainer_ends_bit_equal(whole, tmp_path, kill_point, 
     killed = warm.single_process(script, json.dumps(kill), *arguments(run_dir, *FLAGS))
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert f"resuming from {run_dir}/checkpoints/step_{step:06d}" in train_here(run_dir, *FLAGS)
-    assert metrics(run_dir) == metrics(whole) and len(metrics(run_dir)) == STEPS
-    ours, theirs = contents(run_dir, STEPS), contents(whole, STEPS)
-    assert equal(ours, theirs)
-    assert torch.equal(ours["random_states"][0]["torch"], theirs["random_states"][0]["torch"])
+    assert len(metrics(run_dir)) == STEPS
+    assert_same_run(run_dir, whole, STEPS)
+    states = [contents(folder, STEPS)["random_states"][0]["torch"] for folder in (run_dir, whole)]
+    assert torch.equal(*states)

@@ -11,6 +11,7 @@ Each rank prints the outcomes and the bytes of its all-reduces, as a line of JSO
 
 import contextlib
 import functools
+import importlib
 import io
 import json
 import os
@@ -32,10 +33,11 @@ from disturbance import copy_up_to
 from shared_groups import shared_groups
 from stopped_within_a_step import stopped_within
 from torch._C._distributed_c10d import _dump_fr_trace  # gloo's flight recorder, which is always on
-from training_runs import ROOT, checkpoint, metrics, one_process_group, same
+from training_runs import ROOT, one_process_group
 
-from ddp_course import diloco_ddp, experts_ddp, finetune_ddp, grpo_ddp, minigpt_ddp, parallel_ddp, puzzles_ddp
+from ddp_course import diloco_ddp, experts_ddp, finetune_ddp, minigpt_ddp, parallel_ddp
 from ddp_course.base.errors import InputError
+from ddp_course.data import density
 from ddp_course.data.token_file import Tokens
 from ddp_course.data.windows import validation_batches
 from ddp_course.distributed import parameter_shards, tensor_parallel
@@ -47,8 +49,7 @@ from ddp_course.trainers.pretraining import PretrainingConfig
 from ddp_course.training.command_line import parse
 from ddp_course.training.diloco import DiLoCo
 
-MODULES = diloco_ddp, experts_ddp, finetune_ddp, grpo_ddp, minigpt_ddp, parallel_ddp, puzzles_ddp
-TRAINERS = {module.__name__.removeprefix("ddp_course.").removesuffix("_ddp"): module for module in MODULES}
+TRAINERS = {name: importlib.import_module(f"ddp_course.{name}_ddp") for name in warm.SCRIPTS if name != "ladder"}
 SIZES = {"Float": 4, "Double": 8}
 
 
@@ -102,6 +103,12 @@ def averaged(parameters, group, add=experts_ddp.add_gradients):
 def own_answer_tokens(examples, numbers, count=finetune_ddp.count_targets):
     """The mistake: each rank takes the mean over its own tokens, and DDP the mean of these."""
     return dist.get_world_size() * count(examples, numbers[dist.get_rank() :: dist.get_world_size()])
+
+
+def own_normaliser(weights, mode, cap, factors=density.factors, **_):
+    """The mistake: each rank normalises by the weights of its own pairs."""
+    ranks = dist.get_world_size()
+    return factors(weights, mode, cap, total_weight=weights.sum().item() * ranks, pairs=len(weights) * ranks)
 
 
 def averaged_over_ep(shards, mesh):
@@ -189,6 +196,7 @@ FAULTS = {
     "stopped within a step": lambda: stopped_within(2, call=2),
     "stopped while sampling": lambda: stopped_within(7, call=1),
     "own answer tokens": patch(finetune_ddp, "count_targets", own_answer_tokens),
+    "own normaliser": patch(density, "factors", own_normaliser),
     "stopped mesh": lambda: stopped_in_the_second_step(parallel_ddp, "clip_gradients"),
 }
 
@@ -258,13 +266,10 @@ def run_jobs(folder: Path, jobs: dict[str, dict], nproc: int) -> JobRuns:
     return JobRuns(nproc, folder, **by_name)
 
 
-def assert_resumed_bit_equal(resumed: Path, whole: Path, after: int, steps: int, keys: tuple[str, ...], learnt="model"):
-    """Assert that a run resumed at step `after` logged what `whole` logged later, and ends with the same checkpoint."""
-    for key in keys:
-        ours, theirs = ({s: value for s, value in metrics(run, key).items() if s > after} for run in (resumed, whole))
-        assert ours == theirs and max(theirs) == steps, key
-    ours, theirs = checkpoint(resumed, steps), checkpoint(whole, steps)
-    assert same(ours[learnt], theirs[learnt]) and same(ours["optimizer"], theirs["optimizer"])
+def train_in_turn(runs: list[list[str]], nproc: int, folder: Path) -> None:
+    """Run minigpt_ddp.py once for each command line of `runs`, on the same ranks."""
+    jobs = {str(number): {"script": "minigpt", "flags": flags} for number, flags in enumerate(runs)}
+    assert set(run_jobs(folder, jobs, nproc).outcomes.values()) == {"0"}
 
 
 def plain_adamw(model: torch.nn.Module) -> torch.optim.AdamW:

@@ -1,14 +1,9 @@
-"""Short runs of the real trainer, shared by the tests that compare or disturb them.
-
-As a script, given RUNS.json with [flags of a run, ...]: these runs, one after the other in one process group.
-"""
+"""Short runs of the real trainer, shared by the tests that compare or disturb them."""
 
 import contextlib
 import io
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -54,11 +49,6 @@ def train(run_dir: Path, *flags: object, nproc: int = 2, exit_code: int = 0) -> 
     return warm.ranks(TRAINER, *arguments(run_dir, *flags), nproc=nproc, exit_code=exit_code)
 
 
-def train_alone(run_dir: Path, *flags: object) -> subprocess.CompletedProcess:
-    """Run the trainer as one process into `run_dir`; it may fail."""
-    return warm.single_process(TRAINER, *arguments(run_dir, *flags))
-
-
 def train_here(run_dir: Path, *flags: object) -> str:
     """Run the trainer in this process into `run_dir`. Returns what it printed."""
     return in_this_process(minigpt_ddp.train, parse(minigpt_ddp.PRESETS, arguments(run_dir, *flags)))
@@ -75,16 +65,6 @@ def in_this_process(train: Callable[[object], None], config: object) -> str:
         for number, handler in handlers.items():
             signal.signal(number, handler)
     return printed.getvalue()
-
-
-def train_in_turn(runs: list[list[str]], nproc: int, folder: Path) -> None:
-    """Run the trainer once for each command line of `runs`, on the same `nproc` processes, or in this process."""
-    if nproc == 1:
-        for flags in runs:
-            in_this_process(minigpt_ddp.train, parse(minigpt_ddp.PRESETS, flags))
-        return
-    (folder / "runs.json").write_text(json.dumps(runs))
-    warm.ranks(__file__, folder / "runs.json", nproc=nproc)
 
 
 def metrics(run_dir: Path, key: str = "loss") -> dict[int, float]:
@@ -113,15 +93,26 @@ def same(left: object, right: object) -> bool:
     return torch.equal(left, right) if isinstance(left, torch.Tensor) else left == right
 
 
+def assert_same_run(
+    resumed: Path, whole: Path, steps: int, keys: tuple[str, ...] = ("loss",), after: int = -1, learnt: str = "model"
+) -> None:
+    """Assert that a resumed run logged what `whole` logged, each step once, and ends with the same checkpoint.
+
+    after: the step at which it began, if it did not begin with a copy of the metrics before. learnt: the weights' name.
+    """
+    records = map(json.loads, (resumed / "metrics.jsonl").read_text().splitlines())
+    logged = [record["step"] for record in records if "loss" in record]
+    assert len(logged) == len(set(logged)), "a step was logged twice"
+    for key in keys:
+        ours, theirs = ({s: value for s, value in metrics(run, key).items() if s > after} for run in (resumed, whole))
+        assert ours == theirs and max(theirs) == steps, key
+    ours, theirs = checkpoint(resumed, steps), checkpoint(whole, steps)
+    assert same(ours[learnt], theirs[learnt]) and same(ours["optimizer"], theirs["optimizer"])
+
+
 @contextlib.contextmanager
 def one_process_group() -> Iterator[World]:
     """A process group for several runs of a launchable in this process."""
     world = process_group.start(60, "cpu")
     yield world
     process_group.stop()
-
-
-if __name__ == "__main__":
-    with one_process_group():
-        for flags in json.loads(Path(sys.argv[1]).read_text()):
-            minigpt_ddp.train(parse(minigpt_ddp.PRESETS, flags))
