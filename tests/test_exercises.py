@@ -62,7 +62,7 @@ def unsolved_then_solved(exercise, solution):
 def test_exercise_runs_unsolved_and_solved(path, tmp_path, warm_launches):
     solution = read_notebook(authoring.ROOT / "solutions" / path.name)
     nb = unsolved_then_solved(read_notebook(path), solution)
-    parameters = dict(solution.metadata.get("ddp_course", {}).get("test_parameters", {}))
+    parameters = dict(solution.metadata.ddp_course.test_parameters)
     name, folder = f"exercises/{path.name}", tmp_path / "exercises"
     folder.mkdir()
     shutil.copy(path, folder)

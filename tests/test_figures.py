@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import nbformat
 import papermill
 import pytest
+import torch
 from matplotlib import colors
 from matplotlib.legend import Legend
 from matplotlib.patches import Rectangle
@@ -360,7 +361,6 @@ def test_ranks_and_cells_without_data_are_drawn_empty():
 
 
 def test_collective_takes_tensors():
-    torch = pytest.importorskip("torch")
     figure = figures.collective("broadcast", {0: torch.tensor([7, 8]), 1: None}, {0: [7, 8], 1: [7, 8]}, "Tensors")
     assert texts(figure).count("7") == 3
     assert "#DEDEDE" not in patches_by_colour(figure)
@@ -434,7 +434,7 @@ def test_a_notebook_shows_each_figure_exactly_once(tmp_path):
     )
     executed = nbformat.read(tmp_path / "out.ipynb", as_version=4)
     images = [[output for output in cell.outputs if "image/png" in output.get("data", {})] for cell in executed.cells]
-    assert [len(shown_texts) for shown_texts in images] == [0, 1, 0, 1, 1]
+    assert [len(outputs) for outputs in images] == [0, 1, 0, 1, 1]
     assert images[1][0].metadata["image/png"]["alt"] == "Only one"
     assert images[1][0].data["text/plain"] == "Figure: Only one"
 

@@ -70,7 +70,7 @@ def run_with_test_parameters(path, tmp_path, monkeypatch):
     (tmp_path / "ddp_course").symlink_to(authoring.ROOT / "ddp_course")  # notebooks say ../ddp_course/minigpt_ddp.py
     prepare_folder(nb, name, folder)
     try:
-        parameters = dict(nb.metadata.get("ddp_course", {}).get("test_parameters", {}))
+        parameters = dict(nb.metadata.ddp_course.test_parameters)
         run_notebook(nb, name, folder, parameters, cell_seconds=HANG)
     except NotebookFailed as failure:
         pytest.fail(str(failure), pytrace=False)

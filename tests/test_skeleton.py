@@ -16,7 +16,7 @@ import torch
 import warm
 from disturbance import contents
 from torch.utils._python_dispatch import TorchDispatchMode
-from training_runs import ROOT, metrics, train_in_turn
+from training_runs import ROOT, metrics, train_here
 
 from ddp_course import skeleton_ddp
 from ddp_course.authoring.answers import answer_cells
@@ -31,7 +31,7 @@ SKELETON = ROOT / "ddp_course" / "skeleton_ddp.py"
 STEPS = 4
 FLAGS = ("--steps", STEPS, "--log-every", 1, "--checkpoint-every", 2)
 FLAGS += ("--tokens-per-update", 3072, "--micro-batch-size", 4)  # 12 micro-batches: of 1, 2, 3 and 4 ranks
-SIZES = "--preset tiny --layers 2 --heads 4 --width 128 --sample-tokens 0 --validate-every 2 --warmup-steps 1"
+SIZES = "--layers 2 --heads 4 --width 128 --validate-every 2 --warmup-steps 1"
 TRAINER = (*FLAGS, *SIZES.split(), "--learning-rate", 3e-3, "--final-learning-rate", 3e-4)  # the skeleton's own values
 PRINTED = 5e-6  # float32 in another order of additions, and losses printed to six decimals
 
@@ -44,8 +44,8 @@ def curves(lines):
 
 @pytest.fixture(scope="module")
 def trainer_losses(tmp_path_factory):
-    run_dir = tmp_path_factory.mktemp("trainer") / "run"
-    train_in_turn([[str(word) for word in (*TRAINER, "--run-dir", run_dir)]], 1, run_dir.parent)
+    run_dir = tmp_path_factory.mktemp("trainer")
+    train_here(run_dir, *TRAINER)
     return {"loss": metrics(run_dir), "validation loss": metrics(run_dir, "val_loss")}
 
 

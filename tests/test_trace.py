@@ -92,8 +92,8 @@ def test_a_lane_has_the_parts_the_waiting_and_the_messages_one_after_the_other(t
     two = [("gloo:all_reduce", 50, 70), ("gloo:all_reduce", 55, 90)]
     [trace] = read_traces([write(tmp_path, messages=two)]).values()
     drawn = lane(trace, steps_of(trace)[0])
-    events = [(spans["name"], round(1e3 * spans["start"]), round(1e3 * spans["end"])) for spans in drawn]
-    assert events == [
+    parts = [(part["name"], round(1e3 * part["start"]), round(1e3 * part["end"])) for part in drawn]
+    assert parts == [
         ("input", 0, 10),
         ("forward", 10, 40),
         ("backward", 40, 70),
@@ -108,8 +108,8 @@ def test_a_lane_has_the_parts_the_waiting_and_the_messages_one_after_the_other(t
 def two_ranks(folder, ahead=0.0, messages=((10, 20), (50, 90), (95, 97)), **more):
     """Rank 1 starts each all-reduce 2 ms after rank 0 and ends it 0.1 ms after it."""
     later = [("gloo:all_reduce", start + 2, end + 0.1) for start, end in messages]
-    spans = write(folder, 0, [("gloo:all_reduce", *spans) for spans in messages])
-    return read_traces([spans, write(folder, 1, later, shift=ahead, **more)])
+    earlier = [("gloo:all_reduce", *span) for span in messages]
+    return read_traces([write(folder, 0, earlier), write(folder, 1, later, shift=ahead, **more)])
 
 
 @pytest.mark.parametrize("ahead", [0.0, 250.0, -3.0])
