@@ -33,8 +33,8 @@ RECORDS = {  # scenario: the record of each rank
         record(STEP, STEP, exit_code=-15),
     ],
     "a metric on rank 1 only": [record(STEP, exit_code=-15), record(STEP, METRIC, error=(8.0, 15, TIMED_OUT))],
-    "a metric on ranks 0 and 2": [
-        record(STEP, METRIC, error=(6.0, 15, TIMED_OUT)),
+    "a metric on ranks 0 and 2, and rank 0 had gone on": [
+        record(STEP, METRIC, END, error=(6.0, 17, TIMED_OUT)),
         record(STEP, exit_code=-15),
         record(STEP, METRIC, error=(6.0, 15, TIMED_OUT)),
     ],

@@ -11,10 +11,17 @@ ANSWERS = (
         +        if log["error"]:
     """),
     WrongAnswer(
-        "compares_names_only", "forgets the sizes",
-        check="the_blame_is_right", says="the last batch is smaller on rank 1: blame returned None", edit="""
-        -        unlike = [rank for rank, entry in entries.items() if entry[:2] != entries[0][:2]]
-        +        unlike = [rank for rank, entry in entries.items() if entry[0] != entries[0][0]]
+        "counts_collectives", "blames every rank that started fewer collectives than the one that started most",
+        check="the_blame_is_right", says="rank 0 had gone on: blame returned {'what': 'missing', 'ranks': [1, 2]",
+        look="all ranks that lack it", edit="""
+        -    for number in range(max(len(log["started"]) for log in ranks)):
+        +    most = max(len(log["started"]) for log in ranks)
+        +    for number in range(most):
+        @@
+        -        missing = [rank for rank in range(len(ranks)) if rank not in entries]
+        -        if missing:
+        +        if len(entries) < len(ranks):
+        +            missing = [rank for rank, log in enumerate(ranks) if len(log["started"]) < most]
     """),
     RightAnswer(
         "with_zip", "zip_longest over the lists, and a sort of the errors", text='''
