@@ -71,10 +71,11 @@ def failures_arrive(case, rank, result):
         f"rank {rank} raised {raised}, which ends a process without a traceback",
         "an error of its own kind, such as a RuntimeError, says that another rank failed",
     )
+    missing = [part for part in (error, text_of(value)) if part not in text]
     expect(
-        error in text and text_of(value) in text,
-        f"rank {rank} raised {raised}: {text}; it does not say what happened on rank 0, a {error} with the text "
-        f"{text_of(value)!r}",
+        not missing,
+        f"rank {rank} raised {raised} with the text {text!r}; of the error on rank 0 it lacks "
+        f"{' and '.join(map(repr, missing))}",
         "the log of rank 7 may be the only one at hand: it needs type and text of the error",
     )
 

@@ -43,7 +43,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "without_the_text", "says that rank 0 failed, and not how",
-        check="failures_arrive", says="it does not say what happened on rank 0", edit="""
+        check="failures_arrive", says="it lacks 'ValueError' and 'it is not there'", edit="""
         -        raise RuntimeError(f"rank 0 failed: {failure}")
         +        raise RuntimeError("rank 0 failed")
     """),
