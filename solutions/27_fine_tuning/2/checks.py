@@ -21,12 +21,12 @@ from ddp_course.grader.vocabulary import (
 FUNCTION = "dpo_loss"
 BETA = 0.5
 LONG = "long answers, far from the reference"
-PAIRS = {  # the number on each rank
+PAIRS = {  # the number on each rank; first a step in which no two mistakes give one number
+    "three ranks": (2, 1, 4),
     "as many everywhere": (3, 3),
     "rank 1 has more pairs": (1, 5),
     "rank 0 has none": (0, 4),
     LONG: (3, 3),
-    "three ranks": (2, 1, 4),
 }
 
 
@@ -80,9 +80,11 @@ def a_pair_weighs_the_same_everywhere(case, rank, result):
             Mistake("without the reference", without_reference, "relative to which model the answer gains"),
             Mistake("the rejected answer is preferred", swapped, "the order: chosen comes first"),
             Mistake("without the world size", right / case.world, "DDP divides the sum by the number of ranks"),
+            Mistake("the mean over answers", right / 2, "what is counted: a pair has two answers"),
+            Mistake("rounded to float32", right, "which tensor is not float64, such as one that holds the count"),
         ]
         words, look_at = recognised(value, mistakes, "the formula: -log sigmoid(beta * (gain of chosen - of rejected))")
-        raise Wrong(f"rank {rank} returned {show(value)}{words}, not {show(right)}", look_at)
+        raise Wrong(f"rank {rank} returned {show(value, 10)}{words}, not {show(right, 10)}", look_at)
 
 
 @check("the gradient flows from it to the policy, also where a rank has no pairs")

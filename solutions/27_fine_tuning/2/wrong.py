@@ -16,10 +16,10 @@ ANSWERS = (
         +    return losses * dist.get_world_size() / pairs
     """),
     WrongAnswer(
-        "mean_unless_empty", "takes the mean of the rank's own pairs, and 0 if there are none",
-        check="a_pair_weighs_the_same_everywhere", says="the mean over this rank's pairs", look="the other ranks", edit="""
+        "count_in_float32", "divides by a mean number of pairs that is rounded to float32",
+        check="a_pair_weighs_the_same_everywhere", says="rounded to float32", look="not float64", edit="""
         -    return losses.sum() * dist.get_world_size() / pairs
-        +    return losses.sum() / max(len(losses), 1)
+        +    return losses.sum() / (pairs / dist.get_world_size())
     """),
     WrongAnswer(
         "a_new_zero", "returns a 0 that is computed from nothing on a rank without pairs",
