@@ -1,5 +1,7 @@
 """Inside a rank, for 22.1: the answer's layer and the whole one, trained side by side, and their sizes."""
 
+import copy
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -18,7 +20,8 @@ def drive(build, steps):
     torch.manual_seed(1)
     whole = Whole().double()
     x = torch.randn(2, TOKENS, WIDTH, dtype=torch.float64)
-    layer = build(whole.first, whole.second)
+    given = copy.deepcopy(whole)  # its layers belong to the answer, which may keep or change them
+    layer = build(given.first, given.second)
     layer_size, whole_size = (sum(local(value).numel() for value in model.parameters()) for model in (layer, whole))
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (whole, layer)]
     gaps = []

@@ -78,6 +78,13 @@ ANSWERS = (
         +        return Leave.apply(F.linear(hidden, self.second_weight)) + self.second_bias
     """),
     RightAnswer(
+        "given_layers_kept", "keeps the given bias, and a view of the given weight", edit="""
+        -        self.second_weight = nn.Parameter(second.weight.detach().chunk(world, 1)[rank].clone())
+        -        self.second_bias = nn.Parameter(second.bias.detach().clone())
+        +        self.second_weight = nn.Parameter(second.weight.detach().chunk(world, 1)[rank])
+        +        self.second_bias = second.bias
+    """),
+    RightAnswer(
         "a_hook", "separate weights for gate and up, a hook on the input, and the other ranks' parts added without a gradient", text='''
         import torch.distributed as dist
         import torch.nn.functional as F

@@ -8,7 +8,8 @@ from .driver import HEADS, QUERIES, SIZE
 
 FUNCTION = "merge"
 MODERATE = {"blocks of 5 and 5 keys": (5, 10), "blocks of 1 and 9 keys": (1, 10)}
-LARGE = dict.fromkeys(("scores around 3000", "scores around -3000", "the second block 3000 above the first"), (4, 8))
+OFFSETS = "scores around 3000", "scores around -3000", "the second block 3000 above the first", "queries 3000 apart"
+LARGE = dict.fromkeys(OFFSETS, (4, 8))
 MASKED = {"masked: query 0 sees block a only, queries 1 and 3 block b, query 2 neither": (4, 8)}
 RINGS = ("a ring, in blocks", "a ring, in zigzag")
 CLOSE = 1e-9
@@ -39,7 +40,7 @@ def the_lse_is_that_of_both_blocks(case):
 
 @check("scores of thousands do no harm", [BLOCKS], scenarios=LARGE)
 def large_scores_do_no_harm(case):
-    expect_both(case, "what goes into exp: at most 0, and 0 for one of the two blocks")
+    expect_both(case, "what goes into exp for each query: at most 0, and 0 for one of the two blocks")
 
 
 @check("masked blocks count nothing", [BLOCKS], scenarios=MASKED)

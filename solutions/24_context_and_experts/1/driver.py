@@ -33,7 +33,7 @@ def drive(merge, scenario, first, keys):
 
 
 def score_offsets(scenario, first, keys):
-    """The numbers to add to the scores, of shape (QUERIES, keys)."""
+    """The numbers to add to the scores, of shape (QUERIES, keys) or (HEADS, QUERIES, keys)."""
     offsets = torch.zeros(QUERIES, keys, dtype=torch.float64)
     if scenario == "scores around 3000":
         offsets += 3000
@@ -41,6 +41,8 @@ def score_offsets(scenario, first, keys):
         offsets -= 3000
     elif scenario == "the second block 3000 above the first":
         offsets[:, first:] += 3000
+    elif scenario == "queries 3000 apart":
+        offsets = offsets + 3000 * torch.arange(HEADS * QUERIES).view(HEADS, QUERIES, 1)
     elif scenario.startswith("masked"):  # queries 0, 1 and 3 see one block, query 2 neither, 4 and 5 both
         offsets[0, first:] = offsets[1, :first] = offsets[2] = offsets[3, :first] = -math.inf
     return offsets

@@ -29,10 +29,10 @@ ANSWERS = (
         +    return out, lse_a + lse_b
     """),
     WrongAnswer(
-        "plain_exp", "takes exp(lse) as it is",
-        check="large_scores_do_no_harm", says="(scores around 3000): 48 numbers of out and lse are NaN", look="at most 0", edit="""
+        "one_maximum", "subtracts the largest lse of all queries",
+        check="large_scores_do_no_harm", says="(queries 3000 apart)", look="for each query", edit="""
         -    top = torch.maximum(lse_a, lse_b).detach()
-        +    top = torch.zeros_like(lse_a)
+        +    top = torch.maximum(lse_a, lse_b).detach().max()
     """),
     WrongAnswer(
         "subtracts_the_first", "subtracts the first lse, which may be the smaller one",

@@ -110,6 +110,8 @@ def likely_mistakes(case, rank):
     late_targets = [F.pad(windows_of(case.scenario)[:, positions][:, 1:], (0, 1), value=PAD) for positions in by_rank]
     late_sums = [target_losses(case, *pair).sum() for pair in zip(late_targets, by_rank, strict=True)]
     late_counts = [targets.ne(PAD).sum() for targets in late_targets]
+    followed = torch.cat([positions[:-1][positions.diff() == 1] for positions in by_rank])  # by the rank's next token
+    within_chunks = float(target_losses(case)[:, followed].sum() / targets_of(case)[:, followed].ne(PAD).sum())
     rolled = windows_of(case.scenario).roll(-1, 1)
     rolled_mean = float(target_losses(case, rolled).sum() / rolled.ne(PAD).sum())
     mean_over_tokens = float(sum(sums) / targets_of(case).numel())
@@ -124,6 +126,7 @@ def likely_mistakes(case, rank):
         Mistake(late, float(sum(late_sums) / sum(late_counts)), shift_first),
         Mistake(f"{late}, some lost", float(sum(late_sums) / sum(counts)), shift_first),
         Mistake(f"{late}, as a mean of means", mean_of_means(late_sums, late_counts), shift_first),
+        Mistake("without a target for the last token of a chunk", within_chunks, shift_first),
         *(means if case.world > 1 else []),
         Mistake("with the first token as the target of the last", rolled_mean, "the last token of a window has none"),
         Mistake("this rank's part of it", float(sums[rank] / sum(counts)), "the loss returned: it is not added up"),

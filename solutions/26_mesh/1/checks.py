@@ -115,7 +115,7 @@ def where_to_look(records):
         return "which axis counts fastest: it is the last one"
     if all(ranks == line_of(sizes, set(sizes) - set(axes), rank) for sizes, axes, rank, ranks in built):
         return "along which axes the ranks of a group differ, and on which they agree"
-    if all(any(ranks == line_of(sizes, [axis], rank) for axis in axes) for sizes, axes, rank, ranks in built):
+    if all(set(ranks) <= set(line_of(sizes, axes, rank)) for sizes, axes, rank, ranks in built):
         return "an entry with two axes: its group has the ranks that differ on either of them or on both"
     if all(len(ranks) == prod(sizes.values()) for sizes, _, _, ranks in built):
         return "which group is returned: the one that new_group returned for these ranks"
