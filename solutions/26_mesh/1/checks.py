@@ -79,6 +79,11 @@ def the_right_ranks(records):
 
 @check("each group is built once")
 def each_group_is_built_once(case, rank, result):
+    expect(
+        "unlike" not in result,
+        result.get("unlike"),
+        "new_group waits for all ranks: each builds every group, in the same order, also those that it is not in",
+    )
     sizes, over = case.args[rank]
     built = result.get("built", 0)
     expect(

@@ -50,12 +50,22 @@ ANSWERS = (
     """),
     WrongAnswer(
         "built_by_its_ranks_alone", "builds only the groups that it is in, though new_group waits for all ranks",
-        check="does not end", says="no end, and nothing moves", look="new_group waits for all ranks", edit="""
+        check="each_group_is_built_once", says="is for the ranks [0, 1] on rank 0 and [2, 3] on rank 2",
+        look="new_group waits for all ranks", edit="""
         -            group = dist.new_group(line)
         -            if rank in line:
         -                result.append(group)
         +            if rank in line:
         +                result.append(dist.new_group(line))
+    """),
+    WrongAnswer(
+        "rank_0_refuses_alone", "compares on rank 0 only; the others build groups, for which they wait",
+        check="does not end", says="rank 0 had raised ValueError", look="new_group waits for all ranks", edit="""
+        -    if math.prod(sizes.values()) != world:
+        +    if math.prod(sizes.values()) != world and rank == 0:
+        @@
+        -    grid = torch.arange(world).view(*sizes.values())
+        +    grid = torch.arange(math.prod(sizes.values())).view(*sizes.values())
     """),
     WrongAnswer(
         "rank_0_refuses", "compares on rank 0 only; the others get an error of torch",
