@@ -271,7 +271,7 @@ def test_heads_and_windows_that_do_not_divide():
     assert "heads" in refusal_reason(replace(JOB, model=replace(SEVEN, heads=31)), Layout(tp=8, dp=8))
     assert "window" in refusal_reason(Job(replace(SEVEN, context=6), SIXTY_FOUR, 6 * 2**10), Layout(cp=2, dp=32))
     with pytest.raises(InputError, match="do not divide"):
-        micro_batches(SEVEN, Layout(dp=3), 2**22)
+        micro_batches(JOB, Layout(dp=3))
     for tokens in (0, SEVEN.context - 1, SEVEN.context + 1):
         with pytest.raises(InputError, match="whole windows"):
             replace(JOB, tokens=tokens)

@@ -55,7 +55,7 @@ class Published:
     def plan(self) -> Plan:
         """The run's mesh by the plan's formulas, with its step even if the plan would refuse the mesh."""
         job, unchunked = self.job, replace(self.layout, chunks=1)  # DualPipe's equivalent of chunks is no whole number
-        count = micro_batches(job.model, unchunked, job.tokens)
+        count = micro_batches(job, unchunked)
         needed = memory(job.model, unchunked if self.in_flight else self.layout, count, job.precision, self.state)
         return Plan(self.layout, refusal_reason(job, unchunked), count, needed, self.step())
 

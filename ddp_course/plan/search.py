@@ -93,7 +93,7 @@ def evaluate(job: Job, layout: Layout) -> Plan:
     reason = refusal_reason(job, layout)
     if reason:
         return Plan(layout, reason)
-    count = micro_batches(job.model, layout, job.tokens)
+    count = micro_batches(job, layout)
     settings = (job.trainer.state, job.trainer.gathered_inputs) if job.trainer else ()
     needed = memory(job.model, layout, count, job.precision, *settings)
     return Plan(layout, "", count, needed, step(job, layout) if needed.total <= job.limit else None)

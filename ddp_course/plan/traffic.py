@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ddp_course.base.errors import InputError
 from ddp_course.plan.assumptions import BETWEEN_LATENCY, INSIDE_LATENCY
-from ddp_course.plan.job import Cluster, Job, Model
+from ddp_course.plan.job import Cluster, Job
 from ddp_course.plan.memory import BYTES_PER_STEP, COMPUTED, Layout, layers_per_stage, stage_parameters
 
 
@@ -25,15 +25,15 @@ class Traffic:
     overlap: str = "none"  # "none": waited for; overlaps with "all" of the computation, or the "last" backward pass
 
 
-def micro_batches(model: Model, layout: Layout, tokens: float) -> int:
+def micro_batches(job: Job, layout: Layout) -> int:
     """Micro-batches of each data rank per optimizer step. Raises InputError if the windows do not divide."""
-    windows, batch = round(tokens / model.context), layout.dp * layout.shard * layout.micro_batch
-    if not windows or windows % batch:
+    batch = layout.dp * layout.shard * layout.micro_batch
+    if job.windows % batch:
         raise InputError(
-            f"{windows} windows per step do not divide into {layout.dp * layout.shard} data ranks with "
+            f"{job.windows} windows per step do not divide into {layout.dp * layout.shard} data ranks with "
             f"micro-batches of {layout.micro_batch}"
         )
-    return windows // batch
+    return job.windows // batch
 
 
 def bubble(layout: Layout, count: int) -> float:
@@ -47,7 +47,7 @@ def bubble(layout: Layout, count: int) -> float:
 def traffic(job: Job, layout: Layout) -> list[Traffic]:
     """The Traffic of each axis with more than one rank."""
     model, size = job.model, COMPUTED[job.precision]
-    count, layers = micro_batches(model, layout, job.tokens), layers_per_stage(model, layout)
+    count, layers = micro_batches(job, layout), layers_per_stage(model, layout)
     tokens = job.tokens / (layout.dp * layout.shard * layout.cp)  # of this rank
     vectors = size * model.width * tokens  # bytes of one vector per token
     common, experts = stage_parameters(model, layout)
@@ -130,7 +130,7 @@ def step(job: Job, layout: Layout, exposed: float | None = None) -> Step:
     exposed: overrides these rules by the share of all messages that is waited for.
     """
     model, cluster = job.model, job.cluster
-    count, sent = micro_batches(model, layout, job.tokens), traffic(job, layout)
+    count, sent = micro_batches(job, layout), traffic(job, layout)
     useful = job.tokens * model.flops_per_token / (cluster.gpus * cluster.gpu.flops)
     kernels = cluster.kernels * (0.5 if job.precision == "fp32" else 1)  # TF32 has half the peak
     imbalance = layers_per_stage(model, layout) * layout.pp / model.layers  # of the stage that the others wait for

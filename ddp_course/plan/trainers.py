@@ -17,6 +17,7 @@ from dataclasses import replace
 from ddp_course.base.errors import InputError
 from ddp_course.plan.job import Job, Model
 from ddp_course.plan.memory import AXES, STATE, Layout, layers_per_stage
+from ddp_course.plan.traffic import micro_batches
 
 WIDTH = 110  # of a printed line, in characters
 BYTES = 256  # size of the byte tokenizer's vocabulary
@@ -46,7 +47,7 @@ class Trainer:
             return f"{self.title}: {model.key_value_heads} heads of keys and values do not divide by tp"
         if model.layers % (layout.pp * round(layout.chunks)) and self.needs_equal_stages(layout):
             return f"{self.title}: all stages have the same number of layers"
-        if layout.chunks > 1 and job.windows // (layout.dp * layout.shard * layout.micro_batch) % layout.pp:
+        if layout.chunks > 1 and micro_batches(job, layout) % layout.pp:
             return f"{self.title}: with chunks, micro-batches are a multiple of the stages"
         if layout.shard > 1 and layout.zero not in self.zero_stages(layout):
             return f"{self.title}: no ZeRO-{layout.zero} on this mesh"
@@ -152,7 +153,7 @@ class Torchtitan(Trainer):
         if layout.pp > 1:
             layers_per_chunk = layers_per_stage(model, layout) // round(layout.chunks)
             parallelism |= {
-                "num_pp_microbatches": job.windows // (layout.dp * layout.shard * layout.micro_batch),
+                "num_pp_microbatches": micro_batches(job, layout),
                 "pipeline_parallel_schedule": "Interleaved1F1B" if layout.chunks > 1 else "1F1B",
                 "pipeline_parallel_layers_per_stage": layers_per_chunk if layout.chunks > 2 else None,
                 "pipeline_parallel_first_stage_less_layers": 0,
