@@ -19,7 +19,7 @@ from ddp_course.plan.memory import AXES, Layout
 from ddp_course.plan.search import refusal_reason, ways
 from ddp_course.plan.traffic import step
 
-ONE_GPU = "one GPU"
+ONE_GPU = "one GPU"  # the mesh without axes, in --measured and in the report
 SETTINGS: dict[str, Callable[[re.Match], dict[str, object]]] = {  # pattern -> fields of a Layout
     r"ZeRO-([123])": lambda match: {"zero": int(match[1])},
     r"(\d+) windows?": lambda match: {"micro_batch": int(match[1])},

@@ -65,7 +65,7 @@ class DDP:
         """
         windows, rest = divmod(self.job.windows, self.gpus)
         size = min(windows, self.micro_batch)
-        if rest or not windows or windows % size:
+        if rest or windows % size:
             raise InputError(
                 f"a global batch of {self.job.windows} windows does not divide into {self.gpus} GPUs with "
                 f"micro-batches of {self.micro_batch}"

@@ -34,7 +34,7 @@ def job_from(flags: argparse.Namespace) -> tuple[Job, list[str]]:
         tokens = flags.context * divisible_windows(max(1, 2**22 // flags.context), flags.gpus)
         derived.append(f"--tokens-per-update {tokens}")
     if not 1 <= tokens < 1e12:
-        raise InputError(f"--tokens-per-update is a number of tokens from 1 up, got {tokens:g}")
+        raise InputError(f"--tokens-per-update is a number of tokens from 1 up, below 1e+12, got {tokens:g}")
     if tokens % flags.context:
         below = int(tokens // flags.context * flags.context)
         nearest = f"{f'{below:,} or ' if below else ''}{below + flags.context:,}"

@@ -138,7 +138,8 @@ def read_memory(text: str) -> float:
 def read_range(text: str, flag: str, most: float = float("inf")) -> Range:
     """The range in "0.3-0.5", or in "0.4", whose ends are equal. Raises InputError if an end is above `most`."""
     try:
-        ends = [float(part) for part in text.split("-")] if not text.lower().count("e-") else [float(text)]
+        parts = [text] if "e-" in text.lower() else text.split("-")  # 3e-5 is one number
+        ends = [float(part) for part in parts]
         if len(ends) > 2 or ends[-1] > most:
             raise ValueError
         return Range(ends[0], ends[-1])

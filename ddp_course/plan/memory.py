@@ -101,8 +101,7 @@ def memory(
 ) -> Memory:
     """The peak memory of the fullest GPU.
 
-    state: overrides STATE. gathered_inputs: of the numbers in Model.saved_per_token, those that tp does not
-    divide.
+    state: overrides STATE. gathered_inputs: of the numbers in Model.saved_per_token, those that tp does not divide.
     """
     common, experts = stage_parameters(model, layout)
     zero = layout.zero if layout.shards > 1 else 0

@@ -9,7 +9,7 @@ from ddp_course.plan.published import Published
 
 @dataclass(frozen=True)
 class Errors:
-    """Relative errors of predictions. correlation: of predictions and measurements; None for a constant."""
+    """Errors |prediction / measurement - 1|. correlation: of predictions and measurements; None for a constant."""
 
     mean: float
     largest: float
@@ -17,7 +17,7 @@ class Errors:
 
 
 def errors(predicted: Sequence[float], measured: Sequence[float]) -> Errors:
-    """The Errors of the predictions."""
+    """Compare the predictions with the measurements, run by run."""
     relative = [abs(prediction / value - 1) for prediction, value in zip(predicted, measured, strict=True)]
     correlation = statistics.correlation(predicted, measured) if len(set(predicted)) > 1 else None
     return Errors(statistics.mean(relative), max(relative), correlation)

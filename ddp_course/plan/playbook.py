@@ -82,6 +82,7 @@ def model(size: str) -> Model:
 
 
 def job(size: str, nodes: int) -> Job:
+    """The model of this size on nodes of 8 H100, with 80 GB and a card of 400 Gb/s per GPU."""
     return Job(model(size), Cluster(8 * nodes, 80 * GIB, 50e9), TOKENS)
 
 

@@ -1,13 +1,17 @@
 """The text of `plan --published`: published meshes by the formulas, and the formulas' errors."""
 
+from collections.abc import Sequence
+
 from ddp_course.plan import null_model, playbook, published
 from ddp_course.plan.assumptions import COUNTED_SHARE
+from ddp_course.plan.published import Published
 from ddp_course.plan.report import memory_range, name, verdict
 
 FIRST = 3
 
 
 def published_report() -> str:
+    """The text that `plan --published` prints."""
     runs = published.RUNS
     lines = [*_runs(runs), "", "memory: as counted, to as much more as a trainer held. What differs:"]
     for note in dict.fromkeys(run.note for run in runs if run.note):
@@ -26,7 +30,7 @@ def published_report() -> str:
     return "\n".join([*lines, "", *sorted(sources), published.PLAYBOOK, playbook.PICTURE, playbook.SCRIPT])
 
 
-def _runs(runs) -> list[str]:
+def _runs(runs: Sequence[Published]) -> list[str]:
     lines = [
         f"{'published':29} {'mesh':24} {'memory, GB':>11} {'fits':7} {'MFU':>4} {'reported':>8}  step against the best"
     ]
@@ -45,7 +49,7 @@ def _names(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0].split()[0]} ({len(names)} runs)"
 
 
-def _errors(title: str, runs) -> list[str]:
+def _errors(title: str, runs: Sequence[Published]) -> list[str]:
     formulas, constant = null_model.of_formulas(runs), null_model.of_constant(runs)
     best = null_model.best_constant([run.mfu for run in runs])
     return [

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 from ddp_course.base.quantity import format_number, with_prefix
 from ddp_course.plan.assumptions import ASSUMED, COUNTED_SHARE, KERNELS_SPREAD
+from ddp_course.plan.calibration import ONE_GPU
 from ddp_course.plan.derived import job_from
 from ddp_course.plan.flags import plan_parser
 from ddp_course.plan.job import USABLE, Job
 from ddp_course.plan.memory import AXES, Layout
 from ddp_course.plan.search import SAME, Plan, SearchResult, best_way, search, simple_layouts, step_interval
 
-SHOWN, ONE_GPU, NOTHING = 5, "one GPU", "does not fit"
+SHOWN, NOTHING = 5, "does not fit"
 MEMORY_NOTEBOOKS = {
     "weights": "17",
     "gradients": "17",

@@ -50,19 +50,19 @@ class SearchResult:
     tried: int = 0
 
     def simplest(self) -> Plan:
-        """The simplest plan that is about as quick as the quickest: see `simplest`."""
-        return simplest(self.fits)
+        """The plan with the fewest axes among those whose step is at most SAME times that of the quickest."""
+        return _simplest(self.fits)
 
     def distinct(self) -> list[Plan]:
         """The simplest plan of each (pp, tp), ordered by the quickest of each; dp, shard, cp and ep are its choice."""
         groups = {}
         for plan in self.fits:
             groups.setdefault((plan.layout.pp, plan.layout.tp), []).append(plan)
-        return [simplest(plans) for plans in groups.values()]
+        return [_simplest(plans) for plans in groups.values()]
 
 
-def simplest(plans: list[Plan]) -> Plan:
-    """The plan with the fewest axes among those whose step is at most SAME times that of the first.
+def _simplest(plans: list[Plan]) -> Plan:
+    """See `SearchResult.simplest`.
 
     Ties: without checkpointing, then the lowest stage of ZeRO, then the quickest. plans: sorted, the quickest first.
     """
