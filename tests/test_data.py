@@ -665,14 +665,15 @@ def test_a_large_corpus_trains_the_tokenizer_on_every_kth_document(tmp_path, mon
     assert chosen == list(corpus.documents("train"))[::4]
 
 
-def test_missing_token_files_an_unusable_cache_and_a_short_corpus_are_input_errors(tmp_path):
+def test_missing_token_files_an_unusable_cache_and_a_short_corpus_are_input_errors(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="prepare them on this machine"):
         token_file.open_tokens(tmp_path / "nowhere")
     (tmp_path / "file").write_text("x")
-    with pytest.raises(InputError, match="set DDP_COURSE_CACHE"):
-        token_file.prepare("stdlib", "bytes", cache=tmp_path / "file")
     with pytest.raises(InputError, match="too short to have validation text"):
         prepare(tmp_path / "file")
+    monkeypatch.setenv("DDP_COURSE_CACHE", str(tmp_path / "file"))
+    with pytest.raises(InputError, match="set DDP_COURSE_CACHE"):
+        token_file.prepare("stdlib", "bytes")
 
 
 # -------------------------------------------------------------------------------------------------- windows

@@ -14,6 +14,11 @@ from ddp_course.data.token_file import open_tokens, prepare
 pytestmark = pytest.mark.smoke
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("DDP_COURSE_CACHE", str(tmp_path / "cache"))
+
+
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "tokenizer").mkdir()
@@ -27,8 +32,8 @@ def code(tmp_path):
     return path
 
 
-def test_it_encodes_the_token_files(folder, code, tmp_path):
-    tokens = open_tokens(prepare(str(code), str(folder), None, tmp_path))
+def test_it_encodes_the_token_files(folder, code):
+    tokens = open_tokens(prepare(str(code), str(folder)))
     assert tokens.tokenizer.decode(tokens.train[:40]).startswith("def work_0(a, b):")
     assert tokens.tokenizer.fingerprint == tokenizer.existing(folder).fingerprint
     assert tokens.train[-1] == tokens.tokenizer.end_of_text and tokens.train.max() < tokens.tokenizer.vocab_size
@@ -50,19 +55,19 @@ def test_its_truncation_and_padding_are_off(folder):
     assert [loaded.decode(loaded.encode(text)) for text in ("x", "x = y * 77")] == ["x", "x = y * 77"]
 
 
-def test_a_resumed_run_does_not_need_it(folder, code, tmp_path):
-    first = prepare(str(code), str(folder), None, tmp_path)
+def test_a_resumed_run_does_not_need_it(folder, code):
+    first = prepare(str(code), str(folder))
     settings = {"data": str(code), "tokenizer": str(folder), "vocab_size": None, "token_file": str(first)}
     shutil.rmtree(folder)
-    assert prepare(str(code), str(folder), None, tmp_path, resumed_settings=settings) == first
+    assert prepare(str(code), str(folder), resumed_settings=settings) == first
     with pytest.raises(InputError, match="no tokenizer .*: the names are bytes, bpe, rustbpe, or the folder of"):
-        prepare(str(code), str(folder), None, tmp_path)
+        prepare(str(code), str(folder))
 
 
-def test_two_tokenizers_have_token_files_of_their_own(folder, code, tmp_path):
-    first = prepare(str(code), str(folder), None, tmp_path)
+def test_two_tokenizers_have_token_files_of_their_own(folder, code):
+    first = prepare(str(code), str(folder))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "a"}}))
-    assert prepare(str(code), str(folder), None, tmp_path) != first
+    assert prepare(str(code), str(folder)) != first
 
 
 @pytest.mark.parametrize(
@@ -83,6 +88,6 @@ def test_a_file_that_is_no_tokenizer_is_refused(folder, file, content, message):
         tokenizer.existing(folder)
 
 
-def test_another_vocabulary_size_is_refused(folder, code, tmp_path):
+def test_another_vocabulary_size_is_refused(folder, code):
     with pytest.raises(InputError, match="tokens, not 2048: give --vocab-size None"):
-        prepare(str(code), str(folder), 2048, tmp_path)
+        prepare(str(code), str(folder), 2048)

@@ -17,6 +17,11 @@ IDS = np.random.default_rng(1).integers(1, 256, 5000).astype("<u2")
 LENGTHS = [900, 1, 2600, 499]  # and the rest
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("DDP_COURSE_CACHE", str(tmp_path / "cache"))
+
+
 def write(folder):
     folder.mkdir()
     for number, part in enumerate(np.split(IDS, np.cumsum(LENGTHS))):
@@ -36,7 +41,7 @@ def test_shards_are_one_array(tmp_path):
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_windows_are_those_of_one_file(tmp_path, ranks):
-    tokens = open_tokens(prepare(str(write(tmp_path / "shards")), "bytes", None, tmp_path))
+    tokens = open_tokens(prepare(str(write(tmp_path / "shards")), "bytes"))
     arguments = {"context": 64, "seed": 3, "step": 5, "micro_batch_size": 4, "accumulation_steps": 4 // ranks}
     for rank in range(ranks):
         ours, theirs = (micro_batches(ids, **arguments, rank=rank, world_size=ranks) for ids in (tokens.train, IDS))
@@ -48,10 +53,10 @@ def test_the_windows_are_those_of_one_file(tmp_path, ranks):
 
 def test_shards_are_read_once_and_again_when_they_change(tmp_path):
     folder, messages = write(tmp_path / "shards"), []
-    first = prepare(str(folder), "bytes", None, tmp_path, messages.append)
-    assert prepare(str(folder), "bytes", None, tmp_path, messages.append) == first and len(messages) == 1
+    first = prepare(str(folder), "bytes", say=messages.append)
+    assert prepare(str(folder), "bytes", say=messages.append) == first and len(messages) == 1
     IDS[:10].tofile(folder / "train_000000.bin")
-    second = prepare(str(folder), "bytes", None, tmp_path, messages.append)
+    second = prepare(str(folder), "bytes", say=messages.append)
     assert second != first and len(messages) == 2
     assert open_tokens(first).fingerprint != open_tokens(second).fingerprint
 
@@ -59,8 +64,8 @@ def test_shards_are_read_once_and_again_when_they_change(tmp_path):
 def test_shards_are_read_again_with_another_tokenizer(tmp_path):
     folder = str(write(tmp_path / "shards"))
     (tmp_path / "tokenizer").mkdir()
-    with_other = prepare(folder, str(make_tokenizer(tmp_path / "tokenizer")), None, tmp_path)
-    assert with_other != prepare(folder, "bytes", None, tmp_path)
+    with_other = prepare(folder, str(make_tokenizer(tmp_path / "tokenizer")))
+    assert with_other != prepare(folder, "bytes")
 
 
 @pytest.mark.parametrize(
@@ -73,26 +78,26 @@ def test_shards_are_read_again_with_another_tokenizer(tmp_path):
     ],
 )
 def test_a_bad_shard_is_named(tmp_path, monkeypatch, damage, message):
-    monkeypatch.setattr(shards, "BLOCK", 1000)  # tokens read at a time: the last id is in the sixth block
+    monkeypatch.setattr(shards, "BLOCK_TOKENS", 1000)  # tokens read at a time: the last id is in the sixth block
     folder = write(tmp_path / "shards")
     damage(folder / "train_000001.bin")
     with pytest.raises(InputError, match=f"train_000001.bin.*{message}"):
-        prepare(str(folder), "bytes", None, tmp_path)
+        prepare(str(folder), "bytes")
 
 
 def test_the_name_of_a_new_tokenizer_is_refused(tmp_path):
     with pytest.raises(InputError, match="holds tokens, not text: give the folder of the tokenizer"):
-        prepare(str(write(tmp_path / "shards")), "bpe", 2048, tmp_path)
+        prepare(str(write(tmp_path / "shards")), "bpe", 2048)
 
 
 def test_a_resumed_run_reads_the_same_tokens_or_says_that_they_are_gone(tmp_path):
     folder, messages = write(tmp_path / "shards"), []
     settings = {"data": str(folder), "tokenizer": "bytes", "vocab_size": 256}
-    first = prepare(str(folder), "bytes", None, tmp_path)
-    resumed_settings = settings | {"token_file": str(first)}
-    assert prepare(str(folder), "bytes", None, tmp_path, messages.append, resumed_settings) == first and not messages
+    first = prepare(str(folder), "bytes")
+    resumed = settings | {"token_file": str(first)}
+    assert prepare(str(folder), "bytes", say=messages.append, resumed_settings=resumed) == first and not messages
     IDS[:10].tofile(folder / "train_000000.bin")
-    assert prepare(str(folder), "bytes", None, tmp_path, messages.append, resumed_settings) != first
+    assert prepare(str(folder), "bytes", say=messages.append, resumed_settings=resumed) != first
     assert "the token files that this run began with are gone (train.bin has checksum" in messages[0]
     (folder / "val.bin").unlink()
     with pytest.raises(InputError, match="no usable token files in"):

@@ -7,6 +7,7 @@ change, so nothing is changed inside a comment or a string, where it would not b
 import io
 import keyword
 import random
+import re
 import tokenize
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -206,8 +207,7 @@ def _words_by_line(source: str) -> Iterator[tuple[int, list[Word]]]:
 
 def _names(text: str) -> set[str]:
     """The identifiers in a text that need not be Python: names in comments and strings, too."""
-    words = "".join(c if c.isalnum() or c == "_" else " " for c in text).split()
-    return {word for word in words if word.isidentifier() and not keyword.iskeyword(word)}
+    return {word for word in re.findall(r"\w+", text) if word.isidentifier() and not keyword.iskeyword(word)}
 
 
 def _choose(words: list[Word], rng: random.Random) -> Word | None:

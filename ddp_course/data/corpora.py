@@ -100,12 +100,11 @@ class Corpus:
             yield from read_chunks(file, 0, cut) if split == "train" else read_chunks(file, cut, file.size)
 
 
-def load(data: str, cache: Path | None = None) -> Corpus:
+def load(data: str) -> Corpus:
     """Find the corpus named by `data`: "stdlib", a name in DOWNLOADS, or else the path of a file or folder.
 
     A name always wins; for a folder with the same name, write "./stdlib". Hidden files, files that are not UTF-8 text,
-    and the folders of runs, which change during training, are left out of a folder. `cache` is the folder for
-    downloads (default: cache_folder()).
+    and the folders of runs, which change during training, are left out of a folder.
     Raises InputError if there is no such corpus, or if it is empty, not text, unreadable or cannot be downloaded.
     """
     if data == STDLIB:
@@ -117,7 +116,7 @@ def load(data: str, cache: Path | None = None) -> Corpus:
         )
         return _corpus_of(STDLIB, root, files, salt=f"Python {platform.python_version()}")
     if data in DOWNLOADS:
-        path = _downloaded(data, DOWNLOADS[data], cache or cache_folder())
+        path = _downloaded(data, DOWNLOADS[data])
         return Corpus(data, DOWNLOADS[data].sha256, path, (text_file(path),))
     path = os.path.expanduser(data)
     if not data or not os.path.exists(path):
@@ -183,9 +182,9 @@ def _not_text(path: Path) -> InputError:
     return InputError(f"{path} is not text: it holds NUL bytes or is not UTF-8, expected UTF-8 text")
 
 
-def _downloaded(name: str, download: Download, cache: Path) -> Path:
+def _downloaded(name: str, download: Download) -> Path:
     """The path of a download, fetched if it is not in the cache with the right checksum."""
-    path = make_folder(cache / "downloads") / f"{name}.txt"
+    path = make_folder(cache_folder() / "downloads") / f"{name}.txt"
     if path.exists():
         with input_errors(path), open(path, "rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() == download.sha256:

@@ -113,9 +113,9 @@ def factors(weights: Tensor, mode: Mode, cap: float | None, *, total_weight: flo
           other pairs.
     """
     if mode == "none":
-        chosen = torch.ones_like(weights)
+        uncapped = torch.ones_like(weights)
     elif mode == "mean":
-        chosen = weights * (pairs / total_weight)
+        uncapped = weights * (pairs / total_weight)
     else:
-        chosen = weights
-    return chosen if cap is None else chosen.clamp(max=cap)
+        uncapped = weights
+    return uncapped if cap is None else uncapped.clamp(max=cap)

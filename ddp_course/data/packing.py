@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ddp_course.base.errors import InputError
-from ddp_course.data.shards import BLOCK, Shards
+from ddp_course.data.shards import BLOCK_TOKENS, Shards
 from ddp_course.data.windows import IGNORED, micro_batches, window_starts
 
 
@@ -108,8 +108,8 @@ class PackedWindows:
 def document_ends(tokens: np.ndarray | Shards, end_of_text: int) -> np.ndarray:
     """The index after the last token of each document, int64. The last document may lack its end of text."""
     ends = [
-        first + 1 + np.flatnonzero(np.asarray(tokens[first : first + BLOCK]) == end_of_text)
-        for first in range(0, len(tokens), BLOCK)
+        first + 1 + np.flatnonzero(np.asarray(tokens[first : first + BLOCK_TOKENS]) == end_of_text)
+        for first in range(0, len(tokens), BLOCK_TOKENS)
     ]
     return np.union1d(np.concatenate(ends) if ends else [], len(tokens)).astype(np.int64)
 

@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 from ddp_course.base.atomic_file import replacing
@@ -28,7 +29,6 @@ TRAIN, VALIDATION = "train.jsonl", "validation.jsonl"
 PAIRS_PER_FILE = 16  # at most, in a corpus with enough files
 HELD_OUT = 20  # every 20th prompt of a single JSONL file is held out for validation
 MAX_LINE_BYTES = 16 << 20
-NO_SETTINGS: Mapping[str, object] = {}
 VERSION = 4  # of the pairs made from a corpus: raising it makes cached pairs stale
 
 
@@ -78,7 +78,7 @@ def write_pairs(path: Path, pairs: Iterable[Pair | Answer]) -> None:
         file.writelines(json.dumps(asdict(pair)) + "\n" for pair in pairs)
 
 
-def make_pairs(documents: Iterable[str], count: int, seed: int, per_file: int = PAIRS_PER_FILE) -> Iterator[Pair]:
+def make_pairs(documents: Iterable[str], count: int, seed: int, per_file: int) -> Iterator[Pair]:
     """Make pairs from Python sources: at most `per_file` of each document and `count` in all."""
     made = 0
     for number, source in enumerate(documents):
@@ -99,7 +99,7 @@ def prepare_pairs(
     validation: int,
     seed: int,
     say: Callable[[str], None] = print,
-    resumed_settings: Mapping[str, object] = NO_SETTINGS,
+    resumed_settings: Mapping[str, object] = MappingProxyType({}),
 ) -> Path:
     """Make or find train.jsonl and validation.jsonl for `data`, and return their folder. Call it on one rank.
 

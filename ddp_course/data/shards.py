@@ -17,7 +17,7 @@ from ddp_course.base.errors import InputError
 from ddp_course.data import tokenizer
 from ddp_course.data.text_files import input_errors
 
-BLOCK = 8_000_000  # tokens that are read at a time
+BLOCK_TOKENS = 8_000_000  # that are read at a time
 
 
 class Shards:
@@ -84,8 +84,8 @@ def describe_shards(shards: dict[str, list[Path]], shard_tokenizer: tokenizer.To
                 )
             with input_errors(file):
                 ids = np.memmap(file, dtype, "r")
-            for first in range(0, len(ids), BLOCK):
-                block = ids[first : first + BLOCK]
+            for first in range(0, len(ids), BLOCK_TOKENS):
+                block = ids[first : first + BLOCK_TOKENS]
                 if (largest := int(block.max())) >= shard_tokenizer.vocab_size:
                     raise InputError(
                         f"{file} holds the id {largest}, the tokenizer {shard_tokenizer.name} has "

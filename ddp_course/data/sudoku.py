@@ -196,7 +196,7 @@ class _FreeDigits:
         return self._rows[row] & self._columns[column] & self._boxes[box]
 
     def allows(self, cell: int, digit: int) -> bool:
-        return bool(self.bits(cell) & 1 << digit - 1)
+        return bool(self.bits(cell) & 1 << (digit - 1))
 
     def use(self, cell: int, digit: int) -> bool:
         """Use a digit in a cell. Returns False and changes nothing if a rule forbids it."""
@@ -208,9 +208,10 @@ class _FreeDigits:
     def toggle(self, cell: int, digit: int) -> None:
         """Use a digit in a cell, or take it back."""
         row, column, box = self._groups[cell]
-        self._rows[row] ^= 1 << digit - 1
-        self._columns[column] ^= 1 << digit - 1
-        self._boxes[box] ^= 1 << digit - 1
+        bit = 1 << (digit - 1)
+        self._rows[row] ^= bit
+        self._columns[column] ^= bit
+        self._boxes[box] ^= bit
 
 
 def _shuffled(items: Sequence[int], rng: random.Random) -> list[int]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -31,7 +32,6 @@ TRAINING_BYTES = 32_000_000  # of text to train a tokenizer on: more takes longe
 SECONDS_BETWEEN_REPORTS = 10
 DAY = 86_400  # seconds
 Say = Callable[[str], object]
-NO_SETTINGS: Mapping[str, object] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +58,8 @@ def prepare(
     data: str,
     tokenizer_name: str,
     vocab_size: int | None = None,
-    cache: Path | None = None,
     say: Say = print,
-    resumed_settings: Mapping[str, object] = NO_SETTINGS,
+    resumed_settings: Mapping[str, object] = MappingProxyType({}),
 ) -> Path:
     """Make sure that a corpus's token files exist and are undamaged, and return their folder. Call it on one rank.
 
@@ -80,20 +79,20 @@ def prepare(
     requested = {"data": data, "tokenizer": tokenizer_name, "vocab_size": vocab_size}
     if resumed_folder := _resumed_folder(requested, resumed_settings, say):
         return resumed_folder
-    cache = cache or corpora.cache_folder()
+    tokens_folder = corpora.cache_folder() / "tokens"
     existing_tokenizer = None if tokenizer_name in tokenizer.BUILT else _existing_tokenizer(tokenizer_name, vocab_size)
     if shard_files := shards.find_shards(Path(os.path.abspath(os.path.expanduser(data)))):
         shard_tokenizer = tokenizer.build("bytes", []) if tokenizer_name == "bytes" else existing_tokenizer
-        with _write_errors(cache / "tokens"):
-            return _prepare_shards(shard_files, shard_tokenizer, cache, say)
+        with _write_errors(tokens_folder):
+            return _prepare_shards(shard_files, shard_tokenizer, tokens_folder, say)
     if existing_tokenizer:
         tokenizer_name, vocab_size = existing_tokenizer.name, existing_tokenizer.vocab_size
     tokenizer_identity = existing_tokenizer.fingerprint if existing_tokenizer else tokenizer_name
-    corpus = corpora.load(data, cache)
+    corpus = corpora.load(data)
     # The path is part of the hash: two folders can differ although names, sizes and times agree.
     root = os.fsencode(corpus.root).hex()
     key = _sha256([FORMAT, corpus.fingerprint, root, tokenizer_identity, vocab_size])[:12]
-    folder = corpora.make_folder(cache / "tokens") / f"{_short_name(corpus.name)}-{tokenizer_name}-{key}"
+    folder = corpora.make_folder(tokens_folder) / f"{_short_name(corpus.name)}-{tokenizer_name}-{key}"
     if folder.exists():
         if (damage := _damage(folder)) is None:
             return folder
@@ -145,7 +144,7 @@ def _existing_tokenizer(folder: str, vocab_size: int | None) -> tokenizer.Tokeni
 
 
 def _prepare_shards(
-    shard_files: dict[str, list[Path]], shard_tokenizer: tokenizer.Tokenizer | None, cache: Path, say: Say
+    shard_files: dict[str, list[Path]], shard_tokenizer: tokenizer.Tokenizer | None, tokens_folder: Path, say: Say
 ) -> Path:
     """Make a folder that holds only meta.json, with the paths, counts and checksums of the shards; returns it."""
     data = shard_files["train"][0].parent
@@ -154,7 +153,7 @@ def _prepare_shards(
             f"{data} holds tokens, not text: give the folder of the tokenizer that made them as --tokenizer"
         )
     key = shards.shards_fingerprint(shard_files, shard_tokenizer)
-    folder = corpora.make_folder(cache / "tokens") / f"{_short_name(data.name)}-shards-{key}"
+    folder = corpora.make_folder(tokens_folder) / f"{_short_name(data.name)}-shards-{key}"
     if not (folder / "meta.json").exists():
         say(f"reading the shards in {data}: {sum(map(len, shard_files.values()))} files")
         meta = {"format": FORMAT, "corpus": data.name} | shards.describe_shards(shard_files, shard_tokenizer)

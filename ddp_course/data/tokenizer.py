@@ -249,11 +249,9 @@ def existing(path: str | Path) -> ExistingTokenizer:
     if not path.exists():
         check(str(path))  # raises, because no tokenizer has this name either
     file = path / "tokenizer.json" if path.is_dir() else path
+    state = read_object(file)
     try:
-        state = read_object(file)
         library = _import_tokenizers().Tokenizer.from_str(json.dumps(state))
-    except InputError:
-        raise
     except Exception as error:  # the library raises bare Exceptions
         raise InputError(f"{file} is not a tokenizer of Hugging Face's: {error}") from None
     settings = file.with_name("tokenizer_config.json")

@@ -33,7 +33,7 @@ def usual_compute(records: Sequence[Sequence[float]]) -> Compute:
     return Compute(*map(usual, zip(*records, strict=True)))
 
 
-def save(results: Mapping[int, Mapping[int, dict]], file: Path = FILE) -> None:
+def save(results: Mapping[int, Mapping[int, dict]], file: Path) -> None:
     """Write the results as JSON, with four digits of each float. results: machines -> rank -> the rank's report."""
     file.parent.mkdir(exist_ok=True)
     short = json.loads(json.dumps(results), parse_float=lambda digits: float(f"{float(digits):.4g}"))
