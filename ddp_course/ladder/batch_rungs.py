@@ -69,7 +69,7 @@ def tied_and_frozen(setting: Setting, world: World) -> Comparison:
 
 RUNGS = [
     Rung("plain", "the batch", plain, REORDERED),
-    Rung("AdamW", "the batch", partial(data_parallel, optimizer=adamw), REORDERED_WITH_ADAMW),
+    Rung("AdamW", "the batch", partial(data_parallel, make_optimizer=adamw), REORDERED_WITH_ADAMW),
     Rung("accumulation", "the batch", partial(data_parallel, accumulate=2), REORDERED),  # the first under no_sync
     Rung("ragged token counts", "the batch", ragged, REORDERED),
     Rung("uneven last batch", "the batch", uneven, REORDERED),

@@ -23,6 +23,7 @@ from ddp_course.ladder.models import build
 from ddp_course.ladder.setting import Batch, Setting, global_batch, share, target_count
 
 Weights = dict[str, Tensor]
+MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 Input = TypeVar("Input")
 EQUAL, BOUNDED, DIFFERENT = "equal", "bounded", "different"
 
@@ -98,20 +99,21 @@ def compare(
     reference: nn.Module | None = None,
     *,
     global_batches: list[Batch] | None = None,
-    optimizer=sgd,
-    reference_optimizer=None,
+    make_optimizer: MakeOptimizer = sgd,
+    make_reference_optimizer: MakeOptimizer | None = None,
     clip: float | None = None,
     **options,
 ) -> Comparison:
     """Train a replica per rank and one process's model on the same global batches.
 
-    reference, global_batches: by default the setting's. reference_optimizer: the replicas' unless given.
+    reference, global_batches: by default the setting's. make_reference_optimizer: by default the replicas'.
     options: further arguments of `train_replicas`.
     """
     global_batches = global_batches or batches(setting)
     reference = reference or build(setting)
-    replicas = train_replicas(setting, world, replica, global_batches, optimizer, clip, **options)
-    return Comparison(replicas, train_reference(reference, global_batches, reference_optimizer or optimizer, clip))
+    make_reference_optimizer = make_reference_optimizer or make_optimizer
+    replicas = train_replicas(setting, world, replica, global_batches, make_optimizer, clip, **options)
+    return Comparison(replicas, train_reference(reference, global_batches, make_reference_optimizer, clip))
 
 
 def weights(model: nn.Module) -> Weights:
@@ -128,15 +130,15 @@ def train(
     module: nn.Module,
     step_inputs: Iterable[Input],
     gradients: Callable[[Input], None],
-    optimizer=sgd,
+    make_optimizer: MakeOptimizer = sgd,
     read: Callable[[nn.Module], Weights] = weights,
 ) -> list[Weights]:
     """Take an optimizer step per element of `step_inputs`; returns the weights before the first step and after each.
 
     step_inputs: global batches, or numbers of steps. gradients: computes the gradients of a step from its input.
-    optimizer: makes the optimizer of a list of parameters. read: returns a copy of the module's weights.
+    read: returns a copy of the module's weights.
     """
-    optimizer = optimizer([parameter for parameter in module.parameters() if parameter.requires_grad])
+    optimizer = make_optimizer([parameter for parameter in module.parameters() if parameter.requires_grad])
     history = [read(module)]
     for step_input in step_inputs:
         optimizer.zero_grad()
@@ -147,7 +149,7 @@ def train(
 
 
 def train_reference(
-    model: nn.Module, global_batches: Iterable[Batch], optimizer=sgd, clip: float | None = None
+    model: nn.Module, global_batches: Iterable[Batch], make_optimizer: MakeOptimizer = sgd, clip: float | None = None
 ) -> list[Weights]:
     """Train `model` in one process on global batches; returns its weights as `train` does."""
 
@@ -156,7 +158,7 @@ def train_reference(
         if clip:
             clip_grad_norm_(model.parameters(), clip)
 
-    return train(model, global_batches, gradients, optimizer)
+    return train(model, global_batches, gradients, make_optimizer)
 
 
 def train_replicas(
@@ -164,7 +166,7 @@ def train_replicas(
     world: World,
     replica: nn.Module,
     global_batches: Iterable[Batch],
-    optimizer=sgd,
+    make_optimizer: MakeOptimizer = sgd,
     clip: float | None = None,
     accumulate: int = 1,
     read: Callable[[nn.Module], Weights] = weights,
@@ -177,7 +179,7 @@ def train_replicas(
         if clip:
             clip_grad_norm_(replica.parameters(), clip)
 
-    return train(replica, global_batches, gradients, optimizer, read)
+    return train(replica, global_batches, gradients, make_optimizer, read)
 
 
 def compute_gradients(

@@ -1,6 +1,7 @@
 """Rungs about losses over all ranks: CLIP's contrastive loss, which compares each row with the rows of every rank."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -99,7 +100,7 @@ def loss_of_own_rows(setting: Setting, world: World) -> Comparison:
     return compare_loss(setting, world, loss)
 
 
-def compare_loss(setting: Setting, world: World, loss) -> Comparison:
+def compare_loss(setting: Setting, world: World, loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Comparison:
     """Train under DDP with `loss` of each rank's embeddings, and in one process with the loss of all rows."""
     replica, model = DDP(Towers(setting)), Towers(setting)
 

@@ -25,10 +25,8 @@ from ddp_course.ladder.axes import (
 from ddp_course.ladder.comparison import Comparison, Rung, mistake
 from ddp_course.ladder.mesh_rungs import TOPIC, fits_tensor
 from ddp_course.ladder.models import build_minigpt
-from ddp_course.ladder.setting import Batch, Setting, share
+from ddp_course.ladder.setting import DROPOUT, Batch, Setting, share
 from ddp_course.ladder.sharded_layers import gathered_weights, shard_by_hand
-
-DROPOUT = 0.2
 
 
 class DropoutModel(nn.Module):

@@ -1,5 +1,7 @@
 """Rungs about the model: branches, norms, dropout, activation checkpointing, the compiler."""
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -8,10 +10,12 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from ddp_course.distributed.process_group import World, seed_rank, seed_shared
 from ddp_course.ladder.comparison import DIFFERENT, Comparison, Rung, batches, compare, train, train_replicas
 from ddp_course.ladder.models import Branches, build
-from ddp_course.ladder.setting import Batch, Setting, global_batch, share, target_count
+from ddp_course.ladder.setting import DROPOUT, Batch, Setting, global_batch, share, target_count
 from ddp_course.ladder.tolerance import REORDERED
 
-DROPOUT = 0.2
+# Dynamo traces the forward pass and splits the graph at DDP's buckets for every backend; "eager" runs the graphs as
+# they are. Building kernels would need a C++ compiler, and does not concern DDP.
+BACKEND = "eager"
 
 
 def unused(setting: Setting, world: World) -> Comparison:
@@ -101,12 +105,8 @@ def compiled_outside(setting: Setting, world: World) -> Comparison:
     return compiled(setting, world, compile_in_place)
 
 
-# Dynamo traces the forward pass and splits the graph at DDP's buckets for every backend; "eager" runs the graphs as
-# they are. Building kernels would need a C++ compiler, and does not concern DDP.
-BACKEND = "eager"
-
-
-def compiled(setting: Setting, world: World, wrap) -> Comparison:
+def compiled(setting: Setting, world: World, wrap: Callable[[nn.Module], nn.Module]) -> Comparison:
+    """Compare a replica that `wrap` has compiled with a reference that is not compiled."""
     torch.compiler.reset()
     try:
         return compare(setting, world, wrap(build(setting)))

@@ -3,7 +3,9 @@
 Each maps tokens and targets, (windows, tokens), to the loss summed over the targets.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -15,18 +17,20 @@ from ddp_course.ladder.setting import VOCABULARY, Setting
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
 
 
-def build(setting: Setting, dtype: torch.dtype = torch.float64, **changes) -> nn.Module:
+def build(setting: Setting, dtype: torch.dtype = torch.float64, norm: str = "", **changes) -> nn.Module:
     """Build the setting's model. The weights depend only on the seed: equal on every rank and in every call.
 
-    changes: `dropout`, `activation_checkpointing`; for MiniGPT also `kv_heads`, for the MLP `norm` ("batch", "group").
+    norm: "batch" or "group" builds MLPs with this norm, whatever the setting's model is. changes: `dropout`,
+    `activation_checkpointing`; for MiniGPT also `kv_heads`.
     """
     torch.manual_seed(setting.seed)
-    if setting.model == "minigpt" and "norm" not in changes:
+    if setting.model == "minigpt" and not norm:
         model_config = MiniGPTConfig(
             VOCABULARY, setting.context, setting.layers, setting.heads, setting.width, **changes
         )
         return MiniGPT(model_config).to(dtype)
-    return TokenModel(setting, Recurrent if setting.model == "recurrent" else MLP, **changes).to(dtype)
+    block = Recurrent if setting.model == "recurrent" and not norm else partial(MLP, norm=norm)
+    return TokenModel(setting, block, **changes).to(dtype)
 
 
 def build_part_frozen(setting: Setting) -> nn.Module:
@@ -47,16 +51,15 @@ class TokenModel(nn.Module):
     def __init__(
         self,
         setting: Setting,
-        block: type,
+        block: Callable[[int], nn.Module],
         *,
-        norm: str = "",
         dropout: float = 0.0,
         activation_checkpointing: bool = False,
     ) -> None:
         super().__init__()
         self.dropout, self.activation_checkpointing = dropout, activation_checkpointing
         self.token_embedding = nn.Embedding(VOCABULARY, setting.width)
-        self.blocks = nn.ModuleList((MLP if norm else block)(setting.width, norm) for _ in range(setting.layers))
+        self.blocks = nn.ModuleList(block(setting.width) for _ in range(setting.layers))
         self.output = nn.Linear(setting.width, VOCABULARY, bias=False)
         nn.init.normal_(self.output.weight, std=0.3)
         self.token_embedding.weight = self.output.weight
@@ -88,7 +91,7 @@ class MLP(nn.Module):
 class Recurrent(nn.Module):
     """A gated recurrent unit over the tokens of a window."""
 
-    def __init__(self, width: int, norm: str = "") -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
         self.unit = nn.GRU(width, width, batch_first=True)
 

@@ -23,8 +23,8 @@ def muon(setting: Setting, world: World) -> Comparison:
     return data_parallel(
         setting,
         world,
-        optimizer=partial(matrix_optimizer, optimizer_class),
-        reference_optimizer=partial(matrix_optimizer, torch.optim.Muon),
+        make_optimizer=partial(matrix_optimizer, optimizer_class),
+        make_reference_optimizer=partial(matrix_optimizer, torch.optim.Muon),
     )
 
 

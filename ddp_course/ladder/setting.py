@@ -11,6 +11,7 @@ from ddp_course.data.windows import IGNORED, window_starts
 
 VOCABULARY = 61  # tokens; the text is random, because equality does not depend on the text
 CORPUS = 4096  # tokens
+DROPOUT = 0.2  # of the rungs with dropout
 
 Batch = tuple[Tensor, Tensor]
 

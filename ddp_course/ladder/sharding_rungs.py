@@ -18,16 +18,10 @@ from ddp_course.ladder.setting import Setting
 from ddp_course.ladder.tolerance import REORDERED, REORDERED_WITH_ADAMW
 
 
-def zero_1(setting: Setting, world: World) -> Comparison:
-    """torch's ZeRO-1: each rank has AdamW's state of some parameters, takes their step, and broadcasts them."""
-    sharded_adamw = partial(ZeroRedundancyOptimizer, optimizer_class=torch.optim.AdamW, lr=1e-3)
-    return data_parallel(setting, world, optimizer=sharded_adamw, reference_optimizer=adamw)
-
-
-def zero_1_by_hand(setting: Setting, world: World) -> Comparison:
-    """ZeRO-1 with the course's ShardedOptimizer."""
-    sharded_adamw = partial(ShardedOptimizer, optimizer_class=torch.optim.AdamW, lr=1e-3)
-    return data_parallel(setting, world, optimizer=sharded_adamw, reference_optimizer=adamw)
+def zero_1(setting: Setting, world: World, sharded_optimizer: type[torch.optim.Optimizer]) -> Comparison:
+    """ZeRO-1: each rank has AdamW's state of some parameters, takes their step, and broadcasts them."""
+    sharded_adamw = partial(sharded_optimizer, optimizer_class=torch.optim.AdamW, lr=1e-3)
+    return data_parallel(setting, world, make_optimizer=sharded_adamw, make_reference_optimizer=adamw)
 
 
 def fully_sharded(
@@ -80,8 +74,8 @@ def fully_sharded_by_hand(setting: Setting, world: World) -> Comparison:
 # Weights stay gathered from forward to backward: one all-gather less and more memory, as in ZeRO-2.
 without_reshard = partial(fully_sharded, reshard_after_forward=False)
 RUNGS = [
-    Rung("ZeRO-1", "shards", zero_1, REORDERED_WITH_ADAMW),
-    Rung("by hand: ZeRO-1", "shards", zero_1_by_hand, REORDERED_WITH_ADAMW),
+    Rung("ZeRO-1", "shards", partial(zero_1, sharded_optimizer=ZeroRedundancyOptimizer), REORDERED_WITH_ADAMW),
+    Rung("by hand: ZeRO-1", "shards", partial(zero_1, sharded_optimizer=ShardedOptimizer), REORDERED_WITH_ADAMW),
     Rung("fully sharded", "shards", fully_sharded, REORDERED),
     Rung("FSDP2: weights kept", "shards", without_reshard, REORDERED),
     Rung("FSDP2: accumulation", "shards", partial(fully_sharded, accumulate=2), REORDERED),

@@ -28,10 +28,8 @@ from ddp_course.ladder.comparison import (
     weights,
 )
 from ddp_course.ladder.models import build
-from ddp_course.ladder.setting import Setting, global_batch, target_count
+from ddp_course.ladder.setting import DROPOUT, Setting, global_batch, target_count
 from ddp_course.ladder.tolerance import REORDERED
-
-DROPOUT = 0.2
 
 
 def resume(setting: Setting, world: World) -> Comparison:
