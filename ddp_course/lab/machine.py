@@ -4,6 +4,7 @@ import html
 import platform
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import psutil
@@ -110,7 +111,7 @@ def memory_bandwidth(seconds: float = 0.5) -> float:
     return 2 * size / _fastest(lambda: target.copy_(source), seconds)
 
 
-def _fastest(work, seconds: float) -> float:
+def _fastest(work: Callable[[], object], seconds: float) -> float:
     """The shortest time of one call of `work`, in seconds. The first call is not counted: it warms up."""
     wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
     work()

@@ -22,8 +22,8 @@ class Prediction:
         """The reader's prediction with its unit, as text."""
         return NOT_PREDICTED if self.predicted is None else quantity(self.predicted, self.unit)
 
-    def _said(self) -> str:
-        return NOT_PREDICTED if self.predicted is None else f"you said {self.answer()}"
+    def _sentence(self) -> str:
+        return self.answer() if self.predicted is None else f"you said {self.answer()}"
 
     def reveal(self, measured, note: str = "", source: str = "measured") -> None:
         """Print the prediction, the measured value, the error of the prediction, and `note`.
@@ -34,7 +34,7 @@ class Prediction:
         self.measured, self.source, self.revealed = plain(measured), source, True
         measured_text = quantity(self.measured, self.unit)
         note_progress("measured", question=self.question, prediction=self.answer(), measured=measured_text)
-        parts = [self._said(), f"{source} {measured_text}", self.gap(), note]
+        parts = [self._sentence(), f"{source} {measured_text}", self.gap(), note]
         print(" · ".join(part for part in parts if part))
 
     def gap(self) -> str:
@@ -52,7 +52,7 @@ class Prediction:
         return "within 1 %" if factor < 1.01 else f"off by a factor of {format_number(float(factor))}"
 
     def __repr__(self) -> str:
-        return f"{self.question}: {self._said()}"
+        return f"{self.question}: {self._sentence()}"
 
 
 def predict(question: str, default=None, unit: str = "") -> Prediction:

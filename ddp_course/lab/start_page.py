@@ -73,11 +73,11 @@ def checks(number: str, exercises: Path | None, events: list[dict]) -> str:
 
 def summary(events: list[dict]) -> str:
     """A sentence: the numbers of finished notebooks and passed questions, and the last notebook used."""
+    if not events:
+        return "Nothing yet. Begin with [00, your lab](../notebooks/00_your_lab.ipynb)."
     passed = {event["question"] for event in events if event["kind"] == "checked" and event["state"] == "passed"}
     finished = {event["notebook"] for event in events if event["kind"] == "finished"}
     names = [event["notebook"] for event in events if event["notebook"]]
-    if not events:
-        return "Nothing yet. Begin with [00, your lab](../notebooks/00_your_lab.ipynb)."
     last = f" Last used: {names[-1]}." if names else ""
     return f"{len(finished)} notebook(s) finished, {len(passed)} question(s) passed.{last}"
 

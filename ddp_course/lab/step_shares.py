@@ -5,7 +5,7 @@ The script names its parts with `record_function`: "step" around the whole step;
 while the thread runs no operation: the step waits for it. Time in no part, and not exposed, is idle.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from statistics import median
 
@@ -18,7 +18,7 @@ PARTS = ("input", "forward", "backward", EXPOSED, "optimizer", IDLE)
 Intervals = list[tuple[float, float]]  # sorted and disjoint
 
 
-def union(intervals) -> Intervals:
+def union(intervals: Iterable[tuple[float, float]]) -> Intervals:
     """The times in any of the intervals: sorted, and merged where they overlap or touch."""
     merged: Intervals = []
     for start, end in sorted(intervals):

@@ -66,7 +66,8 @@ class Trace:
         return [
             span
             for span in self.spans
-            if span.name.startswith("gloo:") or span.name.startswith("nccl:") and span.category == "gpu_user_annotation"
+            if span.name.startswith("gloo:")
+            or (span.name.startswith("nccl:") and span.category == "gpu_user_annotation")
         ]
 
     def moved(self, seconds: float) -> "Trace":

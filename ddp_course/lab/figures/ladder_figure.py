@@ -55,10 +55,10 @@ def headline(records: list[dict]) -> str:
     return f"{equal} of {len(names)} rungs are equal at {several} processes{middle}{end}"
 
 
-def ladder(records: list[dict], title: str | None = None):
+def ladder(records: list[dict]):
     """A row for each rung, from the top in the order of the records; the gap on a log axis, the tolerance as a bar.
 
-    records: from `read_ladder`. title: by default `headline(records)`.
+    records: from `read_ladder`. The title is their `headline`.
     A gap of exactly zero, which a log axis cannot show, is drawn in the column "0". A rung beyond its tolerance is
     highlighted, whether that was expected or not. Raises InputError if there are no records.
     """
@@ -71,7 +71,7 @@ def ladder(records: list[dict], title: str | None = None):
     low, high = min(numbers, default=1e-17), max(numbers, default=1.0)
     zero, left, right = low / 100, low / 400, high * 30  # `zero`: the position of the column "0"
 
-    figure, axes = new_figure(title or headline(records), 0.75 + ROW * len(rungs))
+    figure, axes = new_figure(headline(records), 0.75 + ROW * len(rungs))
     axes.set(xscale="log", xlim=(left, right), ylim=(len(rungs) - 0.5, -1.1))
     axes.axvline(low / 14, color="#BDBDBD", linewidth=0.8, linestyle=":")
     for row, (name, topic) in enumerate(rungs):

@@ -97,15 +97,15 @@ def in_few_colours(pictures: list[Image.Image]) -> list[Image.Image]:
     """
     numbers = [np.asarray(picture, dtype=np.int32) @ np.int32([1 << 16, 1 << 8, 1]) for picture in pictures]
     colours_used, counts = np.unique(np.concatenate([picture.ravel() for picture in numbers]), return_counts=True)
-    palette = parts_of(colours_used[np.argsort(counts, kind="stable")[-256:]])
-    nearest = ((parts_of(colours_used)[:, None] - palette) ** 2).sum(axis=2).argmin(axis=1).astype(np.uint8)
+    palette = channels(colours_used[np.argsort(counts, kind="stable")[-256:]])
+    nearest = ((channels(colours_used)[:, None] - palette) ** 2).sum(axis=2).argmin(axis=1).astype(np.uint8)
     reduced = [Image.fromarray(nearest[np.searchsorted(colours_used, picture)]) for picture in numbers]
     for picture in reduced:
         picture.putpalette(palette.astype(np.uint8).tobytes())
     return reduced
 
 
-def parts_of(numbers: np.ndarray) -> np.ndarray:
+def channels(numbers: np.ndarray) -> np.ndarray:
     """Red, green and blue, (n, 3), of n colours that are numbers such as 0xRRGGBB."""
     return np.stack([numbers >> 16, numbers >> 8 & 255, numbers & 255], axis=1)
 
