@@ -13,6 +13,7 @@ of date.
 
 import argparse
 import base64
+import functools
 import re
 import sys
 import time
@@ -71,10 +72,11 @@ def replace_file(path: Path, text: str) -> None:
         file.write(text)
 
 
-def refresh_notebook(path: Path, root: Path = ROOT, on_cell: Callable = lambda number, count: None) -> float:
+def refresh_notebook(path: Path, root: Path, on_cell: Callable[[int, int], None]) -> float:
     """Run the notebook with its reading parameters, write outputs, hash and time back, and return the seconds.
 
     The file stays as it was if the run fails or an output holds a path of this machine: both raise NotebookFailed.
+    on_cell: see `run_notebook`.
     """
     name = path.relative_to(root).as_posix()
     nb = read_notebook(path)
@@ -122,7 +124,7 @@ def tidy_outputs(outputs: list[NotebookNode]) -> list[NotebookNode]:
     return tidy
 
 
-def private_paths(root: Path = ROOT) -> list[str]:
+def private_paths(root: Path) -> list[str]:
     """Folders that must not appear in outputs: home, the repository, and the Python environment of this machine."""
     folders = {Path.home(), root, root.resolve(), Path(sys.prefix), Path(sys.base_prefix)}
     on_every_machine = {Path("/"), Path("/usr"), Path("/usr/local")}
@@ -225,15 +227,8 @@ def make_notebooks(root: Path, names: list[str], check: bool) -> int:
                 failures += 1
                 print(f"{name}: its code is newer than its outputs; run: make notebooks")
             continue
-
-        def progress(number, count, name=name):
-            if sys.stdout.isatty():
-                print(f"\r{name}  cell {number}/{count} ", end="", flush=True)
-            elif number == 1:
-                print(f"{name}  {count} cells", flush=True)
-
         try:
-            seconds = refresh_notebook(path, root, progress)
+            seconds = refresh_notebook(path, root, functools.partial(show_progress, name))
             print(f"\r{name}  ran in {seconds:.1f} s", flush=True)
             if name == "notebooks/04_ddp.ipynb":
                 (root / "docs" / "one_loss_curve.png").write_bytes(readme_picture(root))
@@ -243,6 +238,14 @@ def make_notebooks(root: Path, names: list[str], check: bool) -> int:
             failures += 1
             print(f"\nFAILED, the file is as it was: {failure}", file=sys.stderr, flush=True)
     return 1 if failures else 0
+
+
+def show_progress(name: str, number: int, count: int) -> None:
+    """Print the number of the cell that runs, each over the last one; outside of a terminal only the count, once."""
+    if sys.stdout.isatty():
+        print(f"\r{name}  cell {number}/{count} ", end="", flush=True)
+    elif number == 1:
+        print(f"{name}  {count} cells", flush=True)
 
 
 def make_exercises(root: Path, names: list[str], check: bool) -> int:

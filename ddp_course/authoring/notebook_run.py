@@ -122,17 +122,14 @@ def run_notebook(
 ) -> NotebookNode:
     """Run a copy of `nb` in a fresh kernel with `folder` as working directory and return the executed copy.
 
-    Args:
-        nb: the notebook; it is not changed.
-        name: its name in error messages.
-        parameters: values for the cell tagged `parameters`, injected by papermill; None keeps those of the cell.
-        cell_seconds: longest time for one cell. A cell that takes longer is interrupted, as by the stop button,
-            so that its launcher can end its ranks.
-        allowed_errors: names of exceptions after which the run continues with the next cell.
-        on_cell: called with (cell number from 1, number of cells) before each cell.
+    name            of the notebook, in error messages
+    parameters      values for the cell tagged `parameters`, injected by papermill; None keeps those of the cell
+    cell_seconds    the longest time for one cell. A cell that takes longer is interrupted, as by the stop button, so
+                    that its launcher can end its ranks.
+    allowed_errors  names of exceptions after which the run continues with the next cell
+    on_cell         called with (cell number from 1, number of cells) before each cell
 
-    Raises:
-        NotebookFailed: names notebook and cell, with the last 20 lines of the cell's output.
+    Raises NotebookFailed with the names of notebook and cell and the last 20 lines of the cell's output.
     """
     import papermill
     from nbclient import NotebookClient
