@@ -59,13 +59,13 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Decode ids to text. Never raises: an unknown id, or bytes that are not UTF-8, become U+FFFD."""
-        known, end, unknown = self._pieces, self.end_of_text, "\ufffd".encode()
+        pieces, end, unknown = self._pieces, self.end_of_text, "\ufffd".encode()
         parts = []
         for token in map(int, ids):  # int: the ids may be NumPy's or torch's
             if token == end:
                 parts.append(b"<|endoftext|>")
             else:
-                parts.append(known[token] if 0 <= token < len(known) else unknown)
+                parts.append(pieces[token] if 0 <= token < len(pieces) else unknown)
         return b"".join(parts).decode("utf-8", errors="replace")
 
     def state(self) -> dict:

@@ -178,26 +178,26 @@ def _read(path: str | Path) -> list[str]:
         raise InputError(f"Cannot show {path}: {reason}; it should be a file of source code.") from error
 
 
-def _source_of(thing: object) -> tuple[str, int, list[str]]:
+def _source_of(obj: object) -> tuple[str, int, list[str]]:
     """The name to show, the number of the first line, and the lines of a function, class or module."""
-    thing = inspect.unwrap(thing) if callable(thing) else thing
+    obj = inspect.unwrap(obj) if callable(obj) else obj
     try:
-        code, first = inspect.getsourcelines(thing)
-        file = inspect.getsourcefile(thing) or ""
+        code, first = inspect.getsourcelines(obj)
+        file = inspect.getsourcefile(obj) or ""
     except (TypeError, OSError) as error:
         raise InputError(
-            f"There is no Python source for {thing!r}: show_source takes a function, class, module or a file's path."
+            f"There is no Python source for {obj!r}: show_source takes a function, class, module or a file's path."
         ) from error
     if not Path(file).is_file():  # a cell has a made-up file name
         name = "this notebook"
     else:
         # The path inside its package, without the folder of the installation.
-        module = thing.__name__ if inspect.ismodule(thing) else thing.__module__
+        module = obj.__name__ if inspect.ismodule(obj) else obj.__module__
         package = getattr(sys.modules.get(module.partition(".")[0]), "__file__", None)
         folder = Path(package or file).parent
         folder = folder.parent if package and Path(package).name == "__init__.py" else folder
         name = Path(file).relative_to(folder).as_posix() if folder in Path(file).parents else Path(file).name
-    name += "" if inspect.ismodule(thing) else f" · {thing.__qualname__}"
+    name += "" if inspect.ismodule(obj) else f" · {obj.__qualname__}"
     return name, max(first, 1), [line.rstrip("\n") for line in code]
 
 

@@ -50,6 +50,7 @@ class Gather(torch.autograd.Function):
 
 
 def gather_without_gradient(rows: Tensor) -> Tensor:
+    """The rows of all ranks in rank order, as constants: dist.all_gather has no backward."""
     parts = [torch.empty_like(rows, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, rows.detach().contiguous())
     return torch.cat(parts)

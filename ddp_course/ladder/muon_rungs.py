@@ -29,6 +29,7 @@ def muon(setting: Setting, world: World) -> Comparison:
 
 
 def matrix_optimizer(optimizer_class: Callable, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """An optimizer of the matrices among the parameters."""
     return optimizer_class([parameter for parameter in parameters if parameter.dim() == 2], lr=0.02)
 
 

@@ -41,8 +41,8 @@ class Stage(nn.Module):
     def __init__(self, model: MiniGPT, index: int, stages: int) -> None:
         super().__init__()
         layers = len(model.blocks)
-        own = range(layers * index // stages, layers * (index + 1) // stages)
-        self.blocks = nn.ModuleDict({str(number): model.blocks[number] for number in own})
+        own_layers = range(layers * index // stages, layers * (index + 1) // stages)
+        self.blocks = nn.ModuleDict({str(number): model.blocks[number] for number in own_layers})
         self.first, self.last = index == 0, index == stages - 1
         if self.first:
             self.token_embedding, self.position_embedding = model.token_embedding, model.position_embedding

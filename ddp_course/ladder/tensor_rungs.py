@@ -107,6 +107,7 @@ def shard_by_torch(setting: Setting, mesh: DeviceMesh, block_plan: dict, rest_pl
 
 
 def by_torch(setting: Setting, world: World, block_plan: dict, rest_plan: dict | None = None) -> Comparison:
+    """MiniGPT sharded by torch's plans, see `shard_by_torch`. With `rest_plan` the loss is that of sharded logits."""
     model = shard_by_torch(setting, init_device_mesh("cpu", (world.size,)), block_plan, rest_plan)
 
     def gradients(batch: Batch) -> None:

@@ -76,16 +76,16 @@ class DDP:
             )
         return size, windows // size
 
-    def step(self, known: Mapping[str, float]) -> SimulatedStep:
-        """Simulate one step. known: a number for each name in `ranges`."""
+    def step(self, values: Mapping[str, float]) -> SimulatedStep:
+        """Simulate one step. values: a number for each name in `ranges`."""
         model, cluster, (size, count) = self.job.model, self.job.cluster, self.micro_batches()
-        computing = size * model.context * model.flops_per_token / (cluster.gpu.flops * known["mfu"])
+        computing = size * model.context * model.flops_per_token / (cluster.gpu.flops * values["mfu"])
         optimizer = BYTES_PER_STEP * model.parameters / cluster.gpu.memory_bandwidth
-        slowest = 1 + known["spread"] * expected_maximum(self.gpus)
+        slowest = 1 + values["spread"] * expected_maximum(self.gpus)
         compute = Compute(computing / 3, 2 * computing / 3, optimizer).scaled(slowest)
         nodes, in_node = max(1, self.gpus // cluster.per_node), min(self.gpus, cluster.per_node)
-        inside = Link(INSIDE_LATENCY, cluster.gpu.inside * known["link_share"])
-        between = Link(known["latency"], cluster.link * known["link_share"])
+        inside = Link(INSIDE_LATENCY, cluster.gpu.inside * values["link_share"])
+        between = Link(values["latency"], cluster.link * values["link_share"])
 
         def all_reduce_seconds(size: float) -> float:
             return all_reduce.pipelined(size, nodes, in_node, inside, between, min(cluster.cards or in_node, in_node))
@@ -125,10 +125,10 @@ def predict_step(ddp: DDP, draws: int = DRAWS) -> Prediction:
     """The Prediction for the job's GPUs; the speed-up is over `ddp.on(1)`."""
     single, tokens = ddp.on(1), ddp.job.tokens
     steps, rates, speed_ups = [], [], []
-    for known in draw(ddp.ranges, draws):
-        steps.append(ddp.step(known).seconds)
+    for values in draw(ddp.ranges, draws):
+        steps.append(ddp.step(values).seconds)
         rates.append(tokens / steps[-1])
-        speed_ups.append(rates[-1] * single.step(known).seconds / single.job.tokens)
+        speed_ups.append(rates[-1] * single.step(values).seconds / single.job.tokens)
     efficiencies = [speed_up / ddp.gpus for speed_up in speed_ups]
     return Prediction(ddp.gpus, *map(interval, (steps, rates, speed_ups, efficiencies)))
 

@@ -36,9 +36,9 @@ def usual_compute(records: Sequence[Sequence[float]]) -> Compute:
 def save(results: Mapping[int, Mapping[int, dict]], file: Path) -> None:
     """Write the results as JSON, with four digits of each float. results: machines -> rank -> the rank's report."""
     file.parent.mkdir(exist_ok=True)
-    short = json.loads(json.dumps(results), parse_float=lambda digits: float(f"{float(digits):.4g}"))
+    rounded = json.loads(json.dumps(results), parse_float=lambda digits: float(f"{float(digits):.4g}"))
     with replacing(file) as stream:
-        stream.write(json.dumps(short, separators=(",", ":")) + "\n")
+        stream.write(json.dumps(rounded, separators=(",", ":")) + "\n")
 
 
 def load(file: Path = FILE) -> dict[int, dict[int, dict]]:

@@ -100,16 +100,16 @@ def prediction_report(flags: argparse.Namespace) -> str:
 
 def _next_measurements(ddp: DDP) -> list[str]:
     """For step and efficiency, a sentence on the measurement that narrows the interval most."""
-    worth, lines = worth_measuring(ddp), []
+    narrowing, lines = worth_measuring(ddp), []
     for target in ("step", "efficiency"):
-        best = max(worth, key=lambda name: worth[name][target], default=None)
-        if best is None or worth[best][target] < 0.01:
+        best = max(narrowing, key=lambda name: narrowing[name][target], default=None)
+        if best is None or narrowing[best][target] < 0.01:
             lines.append(f"To be surer of the {target}: nothing is left to measure; run it.")
             continue
         number, how, flag = MEASUREMENTS[best]
         lines.append(
             f"To be surer of the {target}: measure {number} ({how}), give it as {flag}; the interval becomes "
-            f"{worth[best][target]:.0%} narrower."
+            f"{narrowing[best][target]:.0%} narrower."
         )
     return lines
 

@@ -217,8 +217,11 @@ TRAINERS = {"parallel_ddp": ParallelDDP(), "torchtitan": Torchtitan(), "megatron
 
 def words(flags: Mapping[str, object]) -> list[str]:
     """Each flag with its value as one word; None and False leave a flag out, True gives it without a value."""
-    given = {flag: value for flag, value in flags.items() if value is not None and value is not False}
-    return [flag if value is True else f"{flag} {value}" for flag, value in given.items()]
+    return [
+        flag if value is True else f"{flag} {value}"
+        for flag, value in flags.items()
+        if value is not None and value is not False  # 0 is a value
+    ]
 
 
 def wrapped(words: list[str]) -> Iterator[str]:
