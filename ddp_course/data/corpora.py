@@ -111,8 +111,8 @@ def load(data: str) -> Corpus:
         root = Path(sysconfig.get_paths()["stdlib"])
         files = files_below(
             root,
-            keep_file=lambda path: path.name.endswith(".py"),
             keep_folder=lambda path: not EXCLUDED_FOLDERS.fullmatch(path.name),
+            keep_file=lambda path: path.name.endswith(".py"),
         )
         return _corpus_of(STDLIB, root, files, salt=f"Python {platform.python_version()}")
     if data in DOWNLOADS:

@@ -226,9 +226,8 @@ def _pairs_of_split(corpus: Corpus, split: str, count: int, seed: int, excluded:
     Pairs with the code of a pair in `excluded` are left out, because some files of Python's library share lines.
     """
     files = max(1, len(corpus.text_files) * (1 if split == "train" else 0.05))
-    share = 1.5 * count / (PAIRS_PER_FILE * files)  # 1.5: some files give fewer pairs
-    if files < FEW_FILES:  # a random choice among so few could leave out all of them
-        share = 1.0
+    # 1.5: some files give fewer pairs. A random choice among few files could leave out all of them.
+    share = 1.5 * count / (PAIRS_PER_FILE * files) if files >= FEW_FILES else 1.0
     documents = (
         text
         for number, text in enumerate(corpus.documents(split))

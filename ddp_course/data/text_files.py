@@ -48,13 +48,11 @@ def readable_file(path: Path) -> TextFile:
 
 
 def files_below(
-    root: Path,
-    keep_file: Callable[[Path], bool] = lambda path: True,
-    keep_folder: Callable[[Path], bool] = lambda path: True,
+    root: Path, keep_folder: Callable[[Path], bool], keep_file: Callable[[Path], bool] = lambda path: True
 ) -> tuple[TextFile, ...]:
     """Find all files below a folder that are neither empty nor hidden, sorted by relative path.
 
-    `keep_file` and `keep_folder` decide for a path whether it is included. Raises InputError if a folder or file cannot
+    `keep_folder` and `keep_file` decide for a path whether it is included. Raises InputError if a folder or file cannot
     be read.
     """
 

@@ -228,9 +228,7 @@ def measure(rung: Rung, setting: Setting, world: World) -> dict:
     dist.all_reduce(gaps, dist.ReduceOp.MAX)
     facts = dict(zip(comparison.facts, _true_on_all_ranks(world, comparison.facts.values()), strict=True))
     tolerance = rung.tolerance.bound(setting, comparison)
-    expected = rung.expected
-    if expected == DIFFERENT and world.size < rung.differs_from:
-        expected = EQUAL
+    expected = EQUAL if rung.expected == DIFFERENT and world.size < rung.differs_from else rung.expected
     holds = gaps.max().item() <= tolerance and all(facts.values())
     return {
         "rung": rung.name,
