@@ -15,13 +15,14 @@ from pathlib import Path
 import pytest
 from ddp_doctor.__main__ import main
 from ddp_doctor.explain import explain_logs, explain_text, log_files, page
-from ddp_doctor.explain.log_lines import Log
-from ddp_doctor.explain.messages import MESSAGES
+from ddp_doctor.explain.log_lines import Log, who
+from ddp_doctor.explain.messages import MESSAGES, recognise
 
 smoke = pytest.mark.smoke
 FOLDER = Path(__file__).parent / "logs"
 ROW = re.compile(r"^\| (\S+) \| ([\d -]+) \| (.+?) \| (.+) \|$", re.MULTILINE)
 ROWS = {name: (ranks.split(), message) for name, ranks, message, _ in ROW.findall((FOLDER / "README.md").read_text())}
+SPAWN = "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with"
 ROWS.pop("---|---|---|---", None)
 
 
@@ -98,6 +99,80 @@ def test_without_times_two_errors_in_two_files_are_both_named(tmp_path):
         (tmp_path / f"rank_{rank}.log").write_text(f"Traceback (most recent call last):\nValueError: {text}\n")
     explanation, facts = explain_logs(log_files(tmp_path))
     assert explanation.ranks == (0, 1) and "came first" in page(explanation, facts)
+    explanation, facts = explain_logs([log_files(tmp_path / "rank_0.log")[0], Log(facts.logs[0].text, "rank_1.log")])
+    assert explanation.ranks == (0, 1) and "every rank: " in page(explanation, facts)
+
+
+@smoke
+def test_of_the_attempts_in_a_log_dir_the_first_is_read(tmp_path):
+    errors = {(0, 0): "RuntimeError: Connection closed by peer", (0, 1): "ValueError: a", (1, 1): "ValueError: b"}
+    for (attempt, rank), text in errors.items():
+        folder = tmp_path / f"attempt_{attempt}" / str(rank)
+        folder.mkdir(parents=True)
+        (folder / "stderr.log").write_text(f"Traceback (most recent call last):\n{text}\n")
+    explanation, facts = explain_logs(log_files(tmp_path))
+    assert explanation.ranks == (1,) and "ValueError: a" in explanation.sentence
+    assert "what came of the later attempts" in page(explanation, facts)
+
+
+@smoke
+@pytest.mark.parametrize(
+    ("prefixes", "ranks"),
+    [
+        (("[rank0]: ", "[rank1]: "), [0, 1]),
+        (("[default0]:", "[default1]:"), [0, 1]),  # torchrun --tee
+        (("[trainer0]:", "[reader0]:"), [0, 0]),  # of two roles
+        (("0: ", "1: "), [0, 1]),  # srun --label
+        (("[1,0]<stderr>:", "[1,1]<stderr>:"), [0, 1]),  # mpirun --tag-output
+        (("(Trainer pid=7, ip=10.0.0.1) ", "(Trainer pid=7, ip=10.0.0.2) "), [None, None]),  # Ray
+        (("node-1: ", "2026-11-26T12:00:00.1+01:00 node-2: "), [None, None]),  # pdsh; kubectl logs --timestamps
+    ],
+)
+def test_lines_of_two_processes_may_alternate(prefixes, ranks):
+    lines = ["Traceback (most recent call last):", '  File "/home/me/{}.py", line 3, in f', "    f()", "ValueError: {}"]
+    text = "\n".join(prefix + line.format(i) for line in lines for i, prefix in enumerate(prefixes))
+    _, facts = explain_logs([Log(text)])
+    assert [(event.rank, event.text, event.frame) for event in facts.events] == [
+        (rank, f"ValueError: {i}", (f"/home/me/{i}.py", 3)) for i, rank in enumerate(ranks)
+    ]
+
+
+@smoke
+@pytest.mark.parametrize(
+    ("ended", "message", "says"),
+    [
+        ("srun: error: node1: task 1: Segmentation fault", "crashed", "SIGSEGV"),
+        ("srun: error: node1: task 1: Bus error (core dumped)", "loader worker killed", "SIGBUS"),
+        ("srun: error: node1: task 1: Aborted (core dumped)", "no error text", "rank 1: -6"),
+        (f"{SPAWN} signal SIGKILL", "killed", "SIGKILL"),
+        (f"{SPAWN} signal SIGILL", "crashed", "SIGILL"),
+        (f"{SPAWN} signal SIGFPE", "crashed", "SIGFPE"),
+        (f"{SPAWN} signal SIGTERM", "no error text", "rank 1: -15"),
+        (f"{SPAWN} exit code 3", "no error text", "rank 1: 3"),
+    ],
+)
+def test_how_a_process_ended_is_read(ended, message, says):
+    explanation, _ = explain_logs([Log(f"Traceback (most recent call last):\n{ended}\n")])
+    assert explanation.message.name == message and says in explanation.sentence
+
+
+@smoke
+def test_an_error_of_the_network_counts_unless_a_timeout_was_before_it():
+    network, timeout = ((FOLDER / f"nccl_{name}.log").read_text() for name in ("infiniband", "all_wait_alike"))
+    assert explain_logs([Log(network + timeout)])[0].message.name == "NCCL: network"
+    assert explain_logs([Log(timeout + network)])[0].message.name == "NCCL: timeout"
+
+
+@smoke
+@pytest.mark.parametrize("error", ["ConnectionRefusedError: [Errno 111] Connection refused", "EOFError: x"])
+def test_a_connection_error_in_torch_utils_data_is_a_dead_worker(error):
+    assert recognise(error, ["/x/torch/utils/data/_utils/pin_memory.py"]).name == "loader worker killed"
+    assert recognise(error, ["/x/requests/adapters.py"]) is not recognise(error, ["/x/torch/utils/data/dataloader.py"])
+
+
+@smoke
+def test_many_ranks_are_not_all_listed():
+    assert who(range(0, 40, 2)) == "ranks 0, 2, 4, 6, 8, 10 and 14 more"
 
 
 @smoke

@@ -61,19 +61,18 @@ def _first_cause(facts: Facts) -> Explanation | None:
         unknown.append("whether the rank that sent or the one that received is wrong")
     elif ranks:
         blamed = tuple(ranks)
-        every = len(ranks) > 1 and set(ranks) >= facts.ranks and len(ranks) >= (facts.world_size or 0)
+        every = len(ranks) > 1 and len(ranks) >= max(len(facts.ranks), facts.world_size or 0)
         sentence = f"{'every rank' if every else who(ranks)}{' raised' if first.frames else ':'} {sentence}"
-    elif first.message.role != "setup" or len(facts.ranks) > 1:
+    elif first.message.role != "setup":
         unknown.append("which rank printed it: the line does not begin with a rank")
-    others = [event for event in errors if not alike(event, first) and event.rank not in ranks]
-    if others and not in_order:
-        blamed = tuple(sorted({*blamed, *(event.rank for event in others if event.rank is not None)}))
+    others = [event for event in errors if event.rank not in [*ranks, None]]
+    if not in_order:
+        blamed = tuple(sorted({*blamed, *(event.rank for event in others)}))
         unknown.append("which of the errors came first: the logs have no times to compare")
     explanation = Explanation(first.message, blamed, sentence, first.line, first.frame, first.text, cannot_know=unknown)
     for event in others:
-        if event.rank is not None:
-            text = f"an error of its own: {shortened(event.text, 90)} ({event.line.where})"
-            explanation.roles.setdefault(event.rank, text)
+        text = f"an error of its own: {shortened(event.text, 90)} ({event.line.where})"
+        explanation.roles.setdefault(event.rank, text)
     return explanation
 
 
@@ -88,7 +87,7 @@ def _stopped(facts: Facts) -> Explanation | None:
 
 def _killed(facts: Facts) -> Explanation | None:
     killed = {}
-    for rank, (code, line) in facts.exit_codes.items():
+    for rank, (code, line) in (facts.exit_codes | {None: facts.unnamed_exit or (0, None)}).items():
         code = 128 - code if code > 128 else code  # a shell's 137 is SIGKILL
         ended_for_another = code in (-6, -15, -2) or facts.pids.get(rank) in facts.signalled_pids  # ABRT, TERM, INT
         if code < 0 and not ended_for_another:
@@ -96,7 +95,7 @@ def _killed(facts: Facts) -> Explanation | None:
     if not killed:
         return None
     code, line = next(iter(killed.values()))
-    ranks = tuple(sorted(rank for rank in killed if rank is not None))
+    ranks = tuple(sorted(killed.keys() - {None}))
     name = SIGNAL_NAMES.get(code, "a signal")
     sentence = f"{who(ranks)} was killed by {name} (exit code {code})" if ranks else f"a process was killed by {name}"
     sentence = sentence.replace(" was ", " were ") if len(ranks) > 1 else sentence
@@ -114,7 +113,7 @@ def _named_by_a_message(facts: Facts) -> Explanation | None:
     text = next(filter(None, match.groups())) if match else ""
     ranks = tuple(int(number) for number in re.findall(r"\d+", text))
     sentence = f"{who(ranks)} did not come to {COLLECTIVES_OF_MESSAGES[event.message.name]}"
-    if event.rank is not None and event.frame:
+    if event.rank is not None:
         sentence += f", which {who([event.rank])} called"
     unknown = [f"what {who(ranks)} did instead"]
     return Explanation(event.message, ranks, sentence, event.line, event.frame, event.text, cannot_know=unknown)
@@ -124,7 +123,7 @@ def _exited_with_a_code(facts: Facts) -> Explanation | None:
     exited = {
         rank: (code, line)
         for rank, (code, line) in facts.exit_codes.items()
-        if rank is not None and 0 < code <= 128 and not any(event.rank == rank for event in facts.events)
+        if 0 < code <= 128 and not any(event.rank == rank for event in facts.events)
     }
     if not exited or not facts.by_role("symptom"):
         return None
@@ -138,7 +137,7 @@ def _exited_with_a_code(facts: Facts) -> Explanation | None:
 def _network(facts: Facts) -> Explanation | None:
     events = facts.by_role("network")
     timeouts = [event for event in facts.by_role("symptom") if event.message.name == "NCCL: timeout"]
-    if not events or (timeouts and timeouts[0].line.number < events[0].line.number):
+    if not events or earliest([*events, *timeouts])[0] in timeouts:
         return None
     first = min(events, key=lambda event: MESSAGES.index(event.message))  # the most specific
     ranks = sorted({event.rank for event in events if event.rank is not None})
@@ -150,14 +149,11 @@ def _network(facts: Facts) -> Explanation | None:
 
 def _launcher_report(facts: Facts) -> Explanation | None:
     """Explains logs that hold the report of torchrun or srun, but no error of a rank."""
-    if facts.summary is None and not facts.exit_codes:
+    exits = [*facts.exit_codes.values(), facts.unnamed_exit]
+    if facts.summary is None and not any(exits):
         return None
-    line = facts.summary or next(iter(facts.exit_codes.values()))[1]
-    codes = {rank: code for rank, (code, _) in facts.exit_codes.items() if rank is not None}
-    listed = ", ".join(f"rank {rank}: {code}" for rank, code in list(codes.items())[:8])
-    if codes and set(codes.values()) <= {-15, -2}:
-        message = BY_NAME["stopped from outside"]
-        return Explanation(message, (), f"the ranks were ended by a signal ({listed})", line)
+    line = facts.summary or next(filter(None, exits))[1]
+    listed = ", ".join(f"rank {rank}: {code}" for rank, (code, _) in list(facts.exit_codes.items())[:8])
     sentence = f"a process failed{f' (exit codes: {listed})' if listed else ''}, and its error is not in this log"
     unknown = "where it began, and why"
     if facts.noticed_first is not None:
@@ -186,8 +182,6 @@ def _one_line(event: Event) -> str:
         details = []
     else:
         details = [line for line in rest if any(text in line for text in event.message.texts)]
-    if not details and first.endswith(":"):
-        details = rest
     return f"{shortened(first, 100)} {shortened(details[0], 100)}" if details else shortened(first)
 
 
@@ -199,5 +193,5 @@ def _add_victims(explanation: Explanation, facts: Facts) -> None:
             did = "waited" if "timeout" in name else "made no progress" if "stuck" in name else "lost contact"
             explanation.roles.setdefault(event.rank, f"only {did}: {shortened(event.text, 90)} ({event.line.where})")
     for rank, (code, line) in facts.exit_codes.items():
-        if rank is not None and rank not in explanation.ranks and code == -15:
+        if rank not in explanation.ranks and code == -15:
             explanation.roles.setdefault(rank, f"ended by torchrun after another rank ({line.where})")

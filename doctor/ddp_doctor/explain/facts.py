@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from ddp_doctor.explain.log_lines import Line, Log
 from ddp_doctor.explain.messages import BY_NAME, Message
 
-LIBRARY = re.compile(r"(?:site|dist)-packages|[/\\]lib(?:64)?[/\\]python3|[/\\]torch[/\\]|^<|\\Lib\\|[/\\]bin[/\\]")
+LIBRARY = re.compile(r"[/\\]lib(?:64)?[/\\]python3|[/\\](?:torch|bin|site-packages)[/\\]|^<")
 EXCEPTION = BY_NAME["exception"]
 # By the exit code on Linux: a log may come from another machine than this one.
 SIGNAL_NAMES = {-4: "SIGILL", -6: "SIGABRT", -7: "SIGBUS", -8: "SIGFPE", -9: "SIGKILL", -11: "SIGSEGV", -15: "SIGTERM"}
@@ -48,7 +48,8 @@ class Facts:
     logs: list[Log]
     later_attempts: bool = False  # whether there are logs of restarts by torchrun, which are not read
     events: list[Event] = field(default_factory=list)
-    exit_codes: dict[int | None, tuple[int, Line]] = field(default_factory=dict)  # negative: a signal
+    exit_codes: dict[int, tuple[int, Line]] = field(default_factory=dict)  # by rank; negative: a signal
+    unnamed_exit: tuple[int, Line] | None = None  # exit code of a process whose rank is not known
     pids: dict[int, int] = field(default_factory=dict)  # rank -> pid
     signalled_pids: set[int] = field(default_factory=set)  # pids to which torchrun sent a signal
     waits: dict[int, Wait] = field(default_factory=dict)  # by rank
@@ -56,6 +57,17 @@ class Facts:
     world_size: int | None = None
     noticed_first: int | None = None  # torchrun's "root cause"
     summary: Line | None = None  # where torchrun reports a failure
+
+    @property
+    def size(self) -> int:
+        """The number of ranks, as far as the logs show it."""
+        return max(self.world_size or 0, max(self.ranks, default=-1) + 1)
+
+    def take_exit(self, rank: int | None, code: int, line: Line) -> None:
+        if rank is None:
+            self.unnamed_exit = self.unnamed_exit or (code, line)
+        else:
+            self.exit_codes[rank] = code, line
 
     def by_role(self, *roles: str) -> list[Event]:
         return [event for event in self.events if event.message.role in roles]
@@ -84,16 +96,15 @@ class Explanation:
 
 def earliest(events: list[Event]) -> tuple[Event, bool]:
     """(the first event, whether its being first is known): by times, else by the order of the lines of one log."""
-    if len({id(event.line.log) for event in events}) == 1:
-        timed = all(event.line.time is not None for event in events)
-        return min(events, key=lambda event: (event.line.time if timed else 0, event.line.number)), True
     if all(event.line.time is not None for event in events):
         return min(events, key=lambda event: event.line.time), True
-    return events[0], len(events) == 1 or all(alike(event, events[0]) for event in events)
+    if len({id(event.line.log) for event in events}) == 1:
+        return min(events, key=lambda event: event.line.number), True
+    return events[0], all(alike(event, events[0]) for event in events)
 
 
 def alike(event: Event, other: Event) -> bool:
     """Whether two events have the same message or, as exceptions without one, the same first line."""
-    if event.message is EXCEPTION or other.message is EXCEPTION:
+    if event.message is EXCEPTION:
         return event.text.partition("\n")[0] == other.text.partition("\n")[0]
     return event.message is other.message

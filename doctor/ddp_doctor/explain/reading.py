@@ -10,17 +10,17 @@ HEADER = "Traceback (most recent call last):"
 # Tracebacks as IPython formats them, and rich, in a box
 FORMATTED_HEADER = re.compile(r"(?:([A-Za-z_][\w.]*) +|\S*─ )Traceback \(most recent call last\)")
 FORMATTED_FRAME = re.compile(r"(?:[│|] *)?(?:File )?([~\w./\\<>-]+\.py):(\d+)|Cell (In\[\d+\]), line (\d+)")
-BARE_ERROR = re.compile(r"(?:[a-z_]\w*\.)*[A-Z]\w+(?:Error|Exception): \S")
+BARE_ERROR = re.compile(r"(?:[a-z_]\w*\.)*[A-Z]\w+Error: \S")
 CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 FRAME = re.compile(r'\s+File "([^"]+)", line (\d+)')
 EXCEPTION_LINE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w+(?:: |:?$)")
+END = re.compile("frame #|=====")  # the stack of a C++ error; torchrun's report
 LAUNCHER_ERRORS = re.compile(
-    r"\S*(?:ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|SystemExit)\b"
+    r"\S*(?:ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException)\b"
 )
 MARKS = (  # besides the messages' texts: a line that has none of all these is not looked at
-    "Traceback (most recent call last) | exitcode | Exited with exit code | WorkNCCL( | last enqueued | "
-    "closing signal | forcefully exiting | Root Cause ( | rank      : | terminated with | Killed | "
-    "Segmentation fault | exits with return code"
+    "Traceback (most recent call last) | exitcode | srun: error | WorkNCCL( | last enqueued | closing signal | "
+    "Root Cause ( | rank      : | terminated with | Killed | exits with return code"
 ).split(" | ")
 EXIT_CODE = re.compile(r"exitcode *: *(-?\d+)\)?(?: local_rank: (\d+))? \(pid: (\d+)\)")
 RANK_ENTRY = re.compile(r"rank +: (\d+) \(local_rank: (\d+)\)")
@@ -103,7 +103,7 @@ class _Reader:
                 wait.enqueued, wait.completed = map(int, progress.groups())
                 wait.group = group[1] if group else wait.group
         message = recognise(raw)
-        if message and not (line.warns and message.name == "store: no connection"):
+        if message and not (line.level == "W" and message.name == "store: no connection"):
             task = SRUN_END.search(line.text)
             self._add(Event(line, int(task[1]) if task else line.rank, message, line.text.strip()[:500]))
 
@@ -126,20 +126,20 @@ class _Reader:
             facts.summary = facts.summary or line
             rank = self.entry if ended[2] is None else int(ended[2])
             if ended[2] is None or rank not in facts.exit_codes:  # the lines before the report have local ranks
-                facts.exit_codes[rank] = (int(ended[1]), line)
+                facts.take_exit(rank, int(ended[1]), line)
                 facts.pids[rank] = int(ended[3])
-        if signalled := re.search(r"Sending process (\d+) closing signal|shutdown process (\d+) via", text):
-            facts.signalled_pids.add(int(signalled[1] or signalled[2]))
+        if signalled := re.search(r"Sending process (\d+) closing signal", text):
+            facts.signalled_pids.add(int(signalled[1]))
         if ended := SRUN_END.search(text):
-            facts.exit_codes[int(ended[1])] = (int(ended[2]) if ended[2] else SIGNALS[ended[3]], line)
+            facts.take_exit(int(ended[1]), int(ended[2]) if ended[2] else SIGNALS[ended[3]], line)
         if ended := re.search(r"exits with return code = (-?\d+)", text):
-            facts.exit_codes.setdefault(None, (int(ended[1]), line))
+            facts.take_exit(None, int(ended[1]), line)
         if ended := re.search(r"\[rank: (\d+)\] Child process with PID \d+ terminated with code (-?\d+)", text):
-            facts.exit_codes[int(ended[1])] = (int(ended[2]), line)  # Lightning
+            facts.take_exit(int(ended[1]), int(ended[2]), line)  # Lightning
         if re.match(r"(?:.*: line \d+: +\d+ +)?Killed\b(?=\s*$|\s+\S*(?:python|torchrun))", text):
-            facts.exit_codes.setdefault(None, (-9, line))  # a shell
+            facts.take_exit(None, -9, line)  # a shell
         if ended := SPAWN_END.search(text):
-            facts.exit_codes[int(ended[1])] = (SIGNALS.get(ended[2], -1) if ended[2] else int(ended[3]), line)
+            facts.take_exit(int(ended[1]), SIGNALS.get(ended[2], -1) if ended[2] else int(ended[3]), line)
 
     def _take_wait(self, line: Line, work: re.Match) -> None:
         """Takes the first timeout of the line's rank that NCCL's watchdog reports."""
@@ -152,8 +152,6 @@ class _Reader:
     def _take_traceback(self, index: int, header: Line) -> None:
         """Adds an event of the exception; of chained ones that of the first, unless a later one is more specific."""
         previous = "\n".join(self.log.lines[max(0, index - 2) : index])
-        if "Exception ignored in" in previous:
-            return
         inside_report = header.text.lstrip().startswith("traceback :")
         rank = self.entry if inside_report and header.rank is None else header.rank
         if spawned := re.search(r"Process (\d+) terminated with the following error", previous):
@@ -162,6 +160,7 @@ class _Reader:
         for line, text, frames in self._chain(index, header, indent=2 if inside_report else 0):
             if LAUNCHER_ERRORS.match(text):
                 self.facts.summary = self.facts.summary or line
+                self._take_exit_codes(line)
                 continue
             message = recognise(text, [file for file, _ in frames]) or EXCEPTION
             event = Event(line, rank, message, text, frames)
@@ -169,7 +168,7 @@ class _Reader:
                 chosen = event
             elif "in DataLoader worker process" in chosen.text:  # the original traceback follows
                 chosen = event
-        if chosen:
+        if chosen and "Exception ignored in" not in previous:
             self._add(chosen)
 
     def _take_formatted_traceback(self, index: int, header: Line, name: str | None) -> None:
@@ -193,7 +192,7 @@ class _Reader:
     def bare_error(self) -> Event | None:
         """An event of the first line that is an exception without its traceback; None if there is none."""
         for index, raw in enumerate(self.log.lines):
-            if "Error: " in raw or "Exception: " in raw:
+            if index not in self.traceback_lines and "Error: " in raw:
                 line = self.log.line(index)
                 if BARE_ERROR.match(line.text) and not LAUNCHER_ERRORS.match(line.text):
                     return Event(line, line.rank, EXCEPTION, line.text.strip()[:1000])
@@ -213,7 +212,7 @@ class _Reader:
             if state != "frames" and HEADER in content and (state == "chain" or "Original" in content):
                 yield first, "\n".join(text), tuple(frames)
                 frames, text, first, state = [], [], None, "frames"
-            elif HEADER in content or content.startswith("Sending process"):
+            elif HEADER in content or content.startswith(("Sending process", "srun: ")):
                 break
             elif state == "frames":
                 if frame := FRAME.match(content):
@@ -222,9 +221,7 @@ class _Reader:
                     first, text, state = line, [content.strip()[:1000]], "text"
             elif content.startswith(CHAINED):
                 state = "chain"
-            elif (
-                state == "text" and content.strip() and len(text) < 12 and not content.startswith(("frame #", "====="))
-            ):
+            elif state == "text" and content.strip() and len(text) < 12 and not (line.level or END.match(content)):
                 text.append(content.strip()[:500])
             elif state != "chain":
                 state, blanks = "after", 1 if state == "text" else blanks + 1
@@ -237,16 +234,14 @@ class _Reader:
 
 def _name_ranks(facts: Facts) -> None:
     """Gives a rank to events whose lines have none: by other lines of their process, by exit codes, or by order."""
-    ranks_of_stream: dict[tuple, set[int]] = {}
-    for event in facts.events:
-        if event.rank is not None:
-            ranks_of_stream.setdefault(event.line.stream, set()).add(event.rank)
+    known = [event for event in facts.events if event.rank is not None]
     for event in facts.events:
         if event.rank is None and event.line.task is not None:
-            ranks = ranks_of_stream.get(event.line.stream, {event.line.task})
+            stream = event.line.stream
+            ranks = {other.rank for other in known if other.line.stream[: len(stream)] == stream} or {event.line.task}
             event.rank = min(ranks) if len(ranks) == 1 else None  # several: the task is a machine, not a rank
     nameless = [event for event in facts.events if event.rank is None and event.frames]
-    failed = sorted(rank for rank, (code, _) in facts.exit_codes.items() if rank is not None and code not in (0, -15))
+    failed = sorted(rank for rank, (code, _) in facts.exit_codes.items() if code not in (0, -15))
     failed = [rank for rank in failed if not any(event.rank == rank for event in facts.events)]
     if len(nameless) == len(failed) == 1:
         nameless[0].rank = failed[0]

@@ -75,7 +75,7 @@ def _roles(roles: dict[int, str]) -> list[str]:
 
 def _next_commands(explanation: Explanation, facts: Facts) -> list[str]:
     commands = NEXT_COMMANDS[explanation.message.next_command or "run"]
-    nproc = min(max(facts.world_size or 0, max(facts.ranks, default=0) + 1, 2), 8)
+    nproc = min(max(facts.size, 2), 8)
     commands = [command.replace("{nproc}", str(nproc)) for command in commands]
     if not explanation.message.name.startswith("NCCL"):
         commands = [command for command in commands if command != FR_SETTING]

@@ -115,5 +115,4 @@ def lost_contact(facts: Facts) -> Explanation | None:
 
 def _missing(facts: Facts, victims) -> tuple[int, ...]:
     """The ranks below the world size, as far as the logs show it, that are not victims; () without victims."""
-    size = max(facts.world_size or 0, max([*facts.ranks, -1]) + 1)
-    return tuple(sorted(set(range(size)) - set(victims))) if victims else ()
+    return tuple(sorted(set(range(facts.size)) - set(victims))) if victims else ()
