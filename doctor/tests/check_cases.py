@@ -36,7 +36,11 @@ def audited_cases(*kinds: str) -> dict[str, Case]:
 
 
 def examine(case: Case) -> list[Finding]:
-    """The findings of the checks on audited runs of a script: on two ranks, on one, and on two again if `runs` is 2."""
+    return findings(audited_run(case))
+
+
+def audited_run(case: Case) -> AuditedRun:
+    """An audited run of a script on two ranks, with one on one rank, and one on two again if `runs` is 2."""
     with tempfile.TemporaryDirectory(prefix="audited_") as name:
         folder = Path(name)
         (folder / "out").mkdir()
@@ -48,7 +52,7 @@ def examine(case: Case) -> list[Finding]:
             take_copies(folder / "first", folder)
             first.not_set_back = set_back(first, folder)
             first.second = _audited(case, folder / "second", folder / "out")
-        return findings(first)
+        return first
 
 
 def _audited(case: Case, audits: Path, out: Path, nproc: int = 2) -> AuditedRun:

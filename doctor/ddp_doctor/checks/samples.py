@@ -164,7 +164,7 @@ def split(run: AuditedRun) -> Finding:
     require(known, "the samples of training and of validation are not known on all ranks")
     own = any(a & b for a, b in zip(trained, validated, strict=True))
     across = set.union(*(trained[a] & validated[b] for a, b in itertools.permutations(range(run.world), 2)))
-    if across and not own and len(across) > max(1, 0.05 * len(set.union(*validated))):
+    if not own and len(across) > max(1, 0.05 * len(set.union(*validated))):
         text = f"{len(across)} samples that one rank validates on are trained on by another: "
         text += "the ranks split the data differently"
         cure = "Split with one seed on all ranks: random_split(data, lengths, torch.Generator().manual_seed(0))."
@@ -198,8 +198,10 @@ def draws(run: AuditedRun) -> Finding:
     for generator, frame in dict.fromkeys((row[0]["generator"], row[0]["frames"][0]) for row in rows):
         calls = [row for row in rows if (row[0]["generator"], row[0]["frames"][0]) == (generator, frame)]
         in_loop = [row for row in calls if row[0]["at"] > begin]
-        any_draw = any_draw or bool(in_loop)
-        if len(in_loop) < 2 or any(len({(event["generator"], event["state"]) for event in row}) > 1 for row in calls):
+        if len(in_loop) < 2:
+            continue
+        any_draw = True
+        if any(len({(event["generator"], event["state"]) for event in row}) > 1 for row in calls):
             continue
         frames = calls[0][0]["frames"]
         line = source_lines.text_at(frame.file, frame.line)

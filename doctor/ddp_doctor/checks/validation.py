@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from decimal import Decimal
 
 from ddp_doctor import source_lines
 from ddp_doctor.audited import AuditedRun
@@ -92,7 +93,7 @@ def _disjoint_validations(run: AuditedRun):
         other_indices = not set.intersection(*(set(share["indices"] or [-1]) for share in ranks.values()))
         samples = [share["samples"] for share in ranks.values()]
         other_samples = None not in samples and not set.intersection(*map(set, samples))
-        if 0 in ranks and (other_indices or other_samples):
+        if other_indices or other_samples:
             yield ranks
 
 
@@ -147,11 +148,11 @@ def _unreduced_choice(run: AuditedRun) -> Finding | None:
     for save in audit.of("save"):
         conditions = [text for frame in save["frames"] for text in source_lines.conditions(frame.file, frame.line)]
         condition = next((text for text in conditions if BETTER.search(text)), None)
-        trained = [event["at"] for event in audit.of("backward", "step") if event["at"] < save["at"]]
-        if condition is None or not trained:
+        if condition is None:
             continue
+        trained = [-1, -1, -1, *(event["at"] for event in audit.of("backward", "step") if event["at"] < save["at"])]
         evaluated = [call for call in audit.between(trained[-1], save["at"], "call") if not call["gradients"]]
-        begin = evaluated[0]["at"] if evaluated else max([-1, *trained[:-2]])
+        begin = evaluated[0]["at"] if evaluated else trained[-3]
         if evaluated:
             shares = [ranks[0] for ranks in _disjoint_validations(run)]
             ranks_differ = any(share["at"] < evaluated[-1]["at"] and share["end"] >= begin for share in shares)
@@ -169,15 +170,13 @@ def _unreduced_choice(run: AuditedRun) -> Finding | None:
 def _last_losses(run: AuditedRun, save):
     """Each rank's backward event with the number of rank 0's last one before this save."""
     number = len([event for event in run.audits[0].of("backward") if event["at"] < save["at"]])
-    return [events[number - 1] for events in run.of("backward").values() if len(events) >= number]
+    return [event for events in run.of("backward").values() for event in events[number - 1 : number]]
 
 
 def _shows(text: str, value: float) -> bool:
     """Whether the printed number is this value, rounded to its digits: at least three."""
-    digits = text.lstrip("-").partition("e")[0].replace(".", "").lstrip("0")
-    decimals = len(text.partition("e")[0].partition(".")[2])
-    scale = 10.0 ** int(text.partition("e")[2] or 0)
-    return len(digits) >= 3 and abs(float(text) - value) <= 0.51 * scale * 10.0**-decimals
+    _, digits, exponent = Decimal(text).as_tuple()
+    return len(digits) >= 3 and abs(float(text) - value) <= 0.51 * 10.0**exponent
 
 
 def _unreduced_metric(run: AuditedRun, share):
@@ -202,9 +201,8 @@ def _unreduced_metric(run: AuditedRun, share):
 
 def _other_ranks_print(run: AuditedRun, event) -> bool:
     """Whether another rank than 0 prints on the line of this print event."""
-    lines = {(frame.file, frame.line) for frame in event["frames"][:1]}
     others = [event for rank, events in run.of("print").items() if rank != 0 for event in events]
-    return any((other["frames"][0].file, other["frames"][0].line) in lines for other in others if other["frames"])
+    return any(other["frames"][:1] == event["frames"][:1] for other in others)
 
 
 def _unreduced_loss(run: AuditedRun) -> Finding | None:
@@ -214,7 +212,6 @@ def _unreduced_loss(run: AuditedRun) -> Finding | None:
     for printed in run.of("print")[0]:
         end = len([event for event in passes[0] if event["at"] < printed["at"]])
         earlier = [event["at"] for event in audit.of("print", "epoch") if event["at"] < printed["at"]]
-        earlier += [call["at"] for calls in audit.evaluations() for call in calls if call["at"] < printed["at"]]
         begins = {sum(event["at"] < at for event in passes[0]) for at in earlier} | {0, end - 1}
         for begin, scale in itertools.product(sorted(begins), {1, passes_per_step}):
             losses = [[event["value"] for event in events[begin:end]] for events in passes.values()]
