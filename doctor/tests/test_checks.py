@@ -250,7 +250,7 @@ ROWS = [
         "summed",
     ),
     ("averaged", "R", [opposite], "unknown", "could not be compared"),
-    ("averaged", "R", [not_sent], "wrong", "each rank steps with its own"),
+    ("averaged", "R", [not_sent], "wrong", "each rank steps with its own."),
     ("averaged", "R", [not_sent, put("call", syncs=False)], "wrong", "all passes ran under no_sync()"),
     ("averaged", "R", [not_sent, put("call", begin=2, syncs=False)], "wrong", "the last pass before a step ran under"),
     ("averaged", "R", [not_sent, NO_DDP], "wrong", "no gradient is sent between the ranks"),
@@ -515,7 +515,7 @@ def test_what_the_checks_say_of_edited_runs():
     unexpected = []
     for check, base, edits, status, says in ROWS:
         finding = result_of(CHECKS[check][1], edited(runs[base], edits))
-        if finding.status != status or says not in finding.text:
+        if finding.status != status or says not in f"{finding.text}.":
             unexpected.append(f"{check}: {status}, {says!r}: but {finding.status}, {finding.text!r}")
     assert not unexpected, "\n".join(unexpected)
 

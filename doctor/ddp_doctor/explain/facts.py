@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from ddp_doctor.explain.log_lines import Line, Log
 from ddp_doctor.explain.messages import BY_NAME, Message
 
-LIBRARY = re.compile(r"[/\\]lib(?:64)?[/\\]python3|[/\\](?:torch|bin|site-packages)[/\\]|^<")
+LIBRARY = re.compile(r"[/\\]lib(?:64)?[/\\]python3|[/\\](?:torch|bin)[/\\]|^<|\\(?:[Ll]ib|Scripts)\\")
 EXCEPTION = BY_NAME["exception"]
 # By the exit code on Linux: a log may come from another machine than this one.
 SIGNAL_NAMES = {-4: "SIGILL", -6: "SIGABRT", -7: "SIGBUS", -8: "SIGFPE", -9: "SIGKILL", -11: "SIGSEGV", -15: "SIGTERM"}
@@ -65,7 +65,7 @@ class Facts:
 
     def take_exit(self, rank: int | None, code: int, line: Line) -> None:
         if rank is None:
-            self.unnamed_exit = self.unnamed_exit or (code, line)
+            self.unnamed_exit = code, line
         else:
             self.exit_codes[rank] = code, line
 

@@ -37,7 +37,7 @@ GLOG = re.compile(
 )
 RANK_IN_TEXT = re.compile(r"\[Rank (\d+)\]")
 RANK_IN_PATH = re.compile(r"attempt_\d+/(\d+)/|rank[_.-]?(\d+)(?:\.\w+)*$", re.I)
-ATTEMPT_IN_PATH = re.compile(r"attempt_(\d+)/")
+ATTEMPT_IN_PATH = re.compile(r"attempt_(\d+)\W")
 
 
 @dataclass
@@ -132,7 +132,7 @@ def _seconds_of(groups: dict[str, str]) -> float | None:
 def short_name(path: str) -> str:
     """The last part of a path; of torchrun's files the last three, such as attempt_0/1/stderr.log."""
     parts = PurePath(path).parts
-    return "/".join(parts[-3:] if parts[-1] in ("stdout.log", "stderr.log") else parts[-1:])
+    return "/".join(parts[-3:] if ATTEMPT_IN_PATH.search(path) else parts[-1:])
 
 
 def who(ranks) -> str:
