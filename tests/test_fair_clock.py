@@ -73,7 +73,7 @@ def clock_after(monkeypatch, computed, delayed=(), queued=False, runs=50):
     monkeypatch.setattr(fair_clock.time, "monotonic", lambda: now)
     monkeypatch.setattr(fair_clock.psutil, "cpu_count", lambda: 2)
 
-    def so_far():
+    def so_far(parent):
         used = {n: now * share for n, share in enumerate(computed)}
         return used, {
             n: fair_clock.ThreadTimes(used[n], now * share, now * runs, queued) for n, share in enumerate(delayed)

@@ -27,30 +27,31 @@ class ThreadTimes(NamedTuple):
 
 
 class FairClock:
-    """Counts the seconds in which the descendants of this process computed or waited for anything but a core or a disk.
+    """Counts the seconds in which the descendants of a process computed or waited for anything but a core or a disk.
 
     Linux keeps each thread's time of waiting for a core. On other systems, and on a machine without other work, this
     is an ordinary clock. Two processes that computed for 3 s each, at a load of 26 on two cores, took 64 s on the wall;
     this clock counted 2 to 3 s. A limit on processor time (RLIMIT_CPU) is as independent of the load, but never ends a
     process that waits.
 
+    parent         the id of that process; default: this one
     seconds        counted so far
     idle_seconds   counted since any of the processes last computed
     """
 
-    def __init__(self, sample_interval: float = SAMPLE_INTERVAL) -> None:
-        self.sample_interval = sample_interval
+    def __init__(self, sample_interval: float = SAMPLE_INTERVAL, parent: int | None = None) -> None:
+        self.sample_interval, self.parent = sample_interval, parent
         self.seconds = self.idle_seconds = 0.0
         self.cores = psutil.cpu_count() or 1
         self.sampled_at = time.monotonic()
-        self.used, self.threads = _processor_seconds()
+        self.used, self.threads = _processor_seconds(parent)
 
     def update(self) -> None:
         """Bring `seconds` and `idle_seconds` up to date; to be called often."""
         elapsed = time.monotonic() - self.sampled_at
         if elapsed < self.sample_interval:
             return
-        used, threads = _processor_seconds()
+        used, threads = _processor_seconds(self.parent)
         computed = [seconds - self.used.get(process, 0.0) for process, seconds in used.items()]
         changes = [(self.threads.get(thread, ThreadTimes()), times) for thread, times in threads.items()]
         waited = sum(_waited(*change, elapsed) for change in changes)
@@ -85,13 +86,15 @@ def _computed(previous: ThreadTimes, times: ThreadTimes) -> float:
     return ran if ran > WAKE * (times.runs - previous.runs) else 0.0
 
 
-def _processor_seconds() -> tuple[dict[tuple[int, float], float], dict[tuple[int, str], ThreadTimes]]:
-    """Read the times of all descendants of this process.
+def _processor_seconds(
+    parent: int | None,
+) -> tuple[dict[tuple[int, float], float], dict[tuple[int, str], ThreadTimes]]:
+    """Read the times of all descendants of the process `parent`; None is this process.
 
     Returns {(pid, start time): seconds of processor time} and, on Linux, {(pid, thread id): times}.
     """
     used, threads = {}, {}
-    for process in psutil.Process().children(recursive=True):
+    for process in psutil.Process(parent).children(recursive=True):
         try:
             times = process.cpu_times()
             used[process.pid, process.create_time()] = times.user + times.system

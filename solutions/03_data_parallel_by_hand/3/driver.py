@@ -1,5 +1,6 @@
 """Inside a rank, for 03.3: train with the learner's class, and record its collectives and when they start."""
 
+import os
 import sys
 import time
 from contextlib import nullcontext
@@ -11,6 +12,7 @@ from torch import nn
 
 from ddp_course.grader.harness.record import Recorder, in_new_threads
 from ddp_course.grader.harness.tensors import fingerprint, largest_gap, model_gaps, random_tensor
+from ddp_course.launcher.fair_clock import FairClock
 
 LAYERS, WIDTH = 8, 64  # of the wide model
 LAYER_BYTES = WIDTH * WIDTH * 4  # of the gradient of one of its layers
@@ -18,7 +20,8 @@ BUCKET = 2.5 * LAYER_BYTES  # bytes of a bucket for the wide model: room for two
 STEPS = (1, 3, 2, 1)  # micro-batches of each step of the small model
 LARGE = 2**22  # elements of Unequal.large: 16 MiB
 CONTINUED = "rank 0 has continued"  # a key of the store
-LONGEST_WAIT = timedelta(seconds=2)  # that rank 1 waits until rank 0 has continued
+LONGEST_WAIT = 2.0  # seconds on a clock of all ranks that rank 1 waits until rank 0 has continued
+LOOK_INTERVAL = 0.25  # seconds between two looks at that clock
 PAUSE = 0.01  # seconds that backward pauses at each layer, so that a thread of the answer can run
 END = -1  # in an order of layers and collectives: backward has ended
 SAMPLES = 4  # in a micro-batch of one rank
@@ -254,12 +257,15 @@ def overlap(build):
 
 
 def _has_continued(store):
-    """Whether rank 0 has continued within LONGEST_WAIT."""
-    try:
-        store.wait([CONTINUED], LONGEST_WAIT)
-    except dist.DistStoreError:
-        return False
-    return True
+    """Whether rank 0 has continued within LONGEST_WAIT. Waits of a rank for a core do not count."""
+    clock = FairClock(LOOK_INTERVAL, parent=os.getppid())
+    while clock.seconds < LONGEST_WAIT:
+        try:
+            store.wait([CONTINUED], timedelta(seconds=LOOK_INTERVAL))
+            return True
+        except dist.DistStoreError:
+            clock.update()
+    return False
 
 
 class Unequal(nn.Module):

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import psutil
 
+from ddp_course.launcher.fair_clock import FairClock
+
 from .stand_in import PROGRAMS
 
 SAVE, KILL_WAIT = 90, 30  # simulated seconds
@@ -30,7 +32,7 @@ NOT_PLAYED = ("sbatch", "salloc", "sinfo", "sacct", "sattach", "sstat", "strigge
 IDLE = 0.5  # real seconds without computing, after which a script is idle
 POLLING = 2.0  # real seconds after both tasks were asked, for a script that polls and is never idle
 LOOK_INTERVAL = 0.1  # real seconds between two looks at the script's processes; a look takes some hundredths itself
-TIMEOUT = 40.0  # real seconds: far more than a right script needs to react, also on a busy machine
+TIMEOUT = 40.0  # seconds on a FairClock: far more than a right script needs to react
 
 
 def play(script: str, folder: Path, ends: list[str]) -> dict:
@@ -176,28 +178,45 @@ class Attempt:
 
     def wait_until(self, happened):
         """Wait until `happened()`, or the script has ended the attempt, or is idle and has no task to wait for."""
-        began = idle_since = time.monotonic()
-        while not happened() and not self.ended_by_script() and time.monotonic() - began < TIMEOUT:
+        clock, idle_since = FairClock(), time.monotonic()
+        while not happened() and not self.ended_by_script() and clock.seconds < TIMEOUT:
             if not self.is_idle() or any(psutil.pid_exists(pid) for pid in self.task_pids()):
                 idle_since = time.monotonic()
             if time.monotonic() - idle_since > 4 * IDLE:
                 return
             time.sleep(LOOK_INTERVAL)
+            clock.update()
 
     def wait_for_the_end(self):
         self.wait_until(lambda: False)
 
     def settle(self):
-        """Wait until the script has reacted to the signal: it has ended, or is idle, or polls after both were asked."""
-        began = idle_since = asked_since = time.monotonic()
-        while not self.ended_by_script() and time.monotonic() - began < TIMEOUT:
+        """Wait until script and tasks have reacted to the signal: the script has ended, is idle, or polls after both
+        tasks were asked. It is idle only when each task has looked for a signal since: it may have waited for a core.
+        """
+        clock, idle_since, looks = FairClock(), time.monotonic(), self.looks_of_tasks()
+        asked_since = idle_since
+        while not self.ended_by_script() and clock.seconds < TIMEOUT:
             if not self.is_idle():
-                idle_since = time.monotonic()
+                idle_since, looks = time.monotonic(), self.looks_of_tasks()
             if len(self.events("asked")) != 2:
                 asked_since = time.monotonic()
-            if time.monotonic() - idle_since > IDLE or time.monotonic() - asked_since > POLLING:
+            # The first of two looks may have begun before.
+            looked = all(count >= looks.get(task, 0) + 2 for task, count in self.looks_of_tasks().items())
+            if time.monotonic() - idle_since > IDLE and looked or time.monotonic() - asked_since > POLLING:
                 return
             time.sleep(LOOK_INTERVAL)
+            clock.update()
+
+    def looks_of_tasks(self):
+        """{process: how often it has looked for a signal}, for the tasks that run and have not been asked."""
+        asked, looks = [event["task"] for event in self.events("asked")], {}
+        for event in self.events("begins"):
+            with suppress(psutil.Error):
+                runs = psutil.Process(event["pid"]).status() != psutil.STATUS_ZOMBIE
+                if runs and event["task"] not in asked:
+                    looks[event["pid"]] = (self.folder / f"looks-{event['pid']}").stat().st_size
+        return looks
 
     def is_idle(self):
         """Whether the script's processes have used no CPU time since the last look. The tasks do not count."""

@@ -170,7 +170,8 @@ def train(arguments):
     signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
     saved_steps = [int(path.stem) for path in run.glob("*.0") if path.with_suffix(".1").exists()]
     step = max(saved_steps, default=0) if "--resume" in arguments else 0
-    note("begins", task=task, step=step, folder=folder)
+    looks = open(FOLDER / f"looks-{os.getpid()}", "ab", buffering=0)  # a byte for each look for a signal
+    note("begins", task=task, step=step, folder=folder, pid=os.getpid())
     print(f"task {task}: begins at step {step}", flush=True)
     while not (FOLDER / f"saved-{ATTEMPT}").exists():  # unless it is killed before
         for end, code in (("done", 0), ("bug", BUG_CODE)):
@@ -180,6 +181,7 @@ def train(arguments):
         if asked and not noted:
             note("asked", task=task)
             noted = True
+        looks.write(b".")
         time.sleep(0.01)
     time.sleep(LATER * SIMULATED_SECOND if task == "1" else 0)
     (run / f"{step + STEPS_PER_ATTEMPT}.{task}").touch()
