@@ -41,7 +41,7 @@ def the_shares_are_read_right(case, rank, result):
         "the value returned on that rank: rank 0 alone is handed a head, and every rank needs the list",
     )
     if not are_close(shares, right, rel_tol=1e-4, abs_tol=1e-4):
-        same_on_all_ranks = all(other == shares for other in map(numbers, case.results))
+        same_on_all_ranks = all(are_close(other, shares, rel_tol=1e-4, abs_tol=1e-4) for other in case.results)
         raise Wrong(
             f"{DETECTOR} returned {show(shares, 3)} on rank {rank}; the shares are {show(right, 3)}",
             where_to_look(shares, right) if same_on_all_ranks else "is it the head of rank 0 that this rank looked at?",
