@@ -16,5 +16,5 @@ def drive(indices, weights, *arguments):
     old = torch.get_rng_state(), random.getstate()
     returned = indices(torch.tensor(weights, dtype=torch.float64), *arguments)
     new = torch.get_rng_state(), random.getstate()
-    drawn = returned.tolist() if torch.is_tensor(returned) else list(returned)
+    drawn = [draw.tolist() if torch.is_tensor(draw) else draw for draw in returned]
     return {"drawn": drawn, "untouched": [torch.equal(old[0], new[0]), old[1] == new[1]]}

@@ -97,7 +97,7 @@ ANSWERS = (
             return list(islice(sampler, dist.get_rank(), None, dist.get_world_size()))
     '''),
     RightAnswer(
-        "rank_0_draws", "rank 0 draws with a random.Random and hands out the draws", text='''
+        "rank_0_draws", "rank 0 draws with a random.Random, and each rank returns a list of tensors", text='''
         import random
 
         import torch
@@ -110,6 +110,6 @@ ANSWERS = (
                 luck = random.Random(f"{seed}, {epoch}")
                 drawn = torch.tensor(luck.choices(range(len(weights)), weights.tolist(), k=draws))
             dist.broadcast(drawn, src=0)
-            return drawn[dist.get_rank() :: dist.get_world_size()]
+            return list(drawn[dist.get_rank() :: dist.get_world_size()])
     '''),
 )

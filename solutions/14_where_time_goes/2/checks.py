@@ -2,7 +2,7 @@
 
 import random
 
-from ddp_course.grader.vocabulary import check, expect, expect_keys, function_job, is_close
+from ddp_course.grader.vocabulary import check, expect, expect_keys, function_job, is_close, number
 
 FUNCTION = "exposed"
 
@@ -27,8 +27,8 @@ def by_ticks(seed):
     """A step of many events at whole milliseconds, and its answer counted tick by tick."""
     rng = random.Random(seed)
     events, ticks = [], {"compute": set(), "communication": set(), "idle": set()}
-    for kind, number in (("compute", 12), ("communication", 6), ("idle", 3)):
-        for _ in range(number):
+    for kind, count in (("compute", 12), ("communication", 6), ("idle", 3)):
+        for _ in range(count):
             start = rng.randrange(200)
             end = start + rng.randrange(1, 30)
             events.append(event(kind, start / 1e3, end / 1e3, rng.randrange(3)))
@@ -40,10 +40,10 @@ def by_ticks(seed):
 
 NONE, NO_COMPUTE, NESTED = "no messages", "no computation", "an operation within another"
 STREAMS, GROUPS = "two compute streams", "messages of two groups at once"
-IDLE, SPLIT = "idle is noted too", "one message over three operations"
+IDLE, SPLIT, SHORT = "idle is noted too", "one message over three operations", "half hidden"
 STEPS = {  # events, seconds of communication, seconds of them exposed
     "all hidden": ([compute(0, 4), message(1, 3)], 2.0, 0.0),
-    "half hidden": ([compute(0, 4e-5), message(3e-5, 5e-5)], 2e-5, 1e-5),
+    SHORT: ([compute(0, 4e-5), message(3e-5, 5e-5)], 2e-5, 1e-5),
     "all exposed": ([compute(0, 4), message(4, 6), compute(6, 7)], 2.0, 2.0),
     "computation in the middle": ([message(0, 5), compute(1, 2)], 5.0, 4.0),
     SPLIT: ([compute(0, 2), compute(3, 4), compute(5, 8), message(1, 6)], 5.0, 2.0),
@@ -80,7 +80,9 @@ def communication_counts_once(case):
     expect(
         is_close(seconds, right, abs_tol=1e-9),
         f"{FUNCTION} returned {seconds!r} s of communication, not {right:g}",
-        LOOK.get(case.scenario, LOOK[GROUPS]),
+        "a few hundredths of a millisecond: a grid or a rounding loses them"
+        if case.scenario == SHORT
+        else LOOK.get(case.scenario, LOOK[GROUPS]),
     )
 
 
@@ -113,6 +115,6 @@ def the_hidden_share_is_right(case):
 
 
 def returned(case, name):
-    """The entry `name` of the dict that was returned."""
+    """The entry `name` of the dict that was returned, as a number."""
     expect_keys(case.results[0], ("communication", "exposed", "hidden"), FUNCTION)
-    return case.results[0][name]
+    return number(case.results[0][name])
