@@ -203,7 +203,7 @@ class HeadFirst(nn.Module):
         return self.c(self.b(self.a(x))).sum()
 
 
-def report_messages(world):
+def report_messages():
     """The messages of a backward pass: how many, how large, and how many are sent before it has ended."""
     all_reduce, events = dist.all_reduce, []
 
@@ -321,7 +321,7 @@ def compare_optimizers(kind, options):
     }
 
 
-def report_optimizers(world):
+def report_optimizers():
     report(AdamW=compare_optimizers(torch.optim.AdamW, {"lr": 1e-3}))
     report(SGD=compare_optimizers(torch.optim.SGD, {"lr": 1e-3, "momentum": 0.9}))
     few = ShardedOptimizer([nn.Parameter(torch.ones(2))], torch.optim.AdamW)  # fewer tensors than ranks
@@ -423,7 +423,7 @@ def each_layer(module):
     return nn.Sequential(*(FullyShardedLayer(layer) for layer in module))
 
 
-def report_memory(world):
+def report_memory():
     report(peak_whole=peak_bytes(lambda module: module), peak_sharded=peak_bytes(each_layer))
 
 
@@ -437,7 +437,7 @@ def message(act):
         return f"{type(error).__name__}: {error}"
 
 
-def report_interruption(world):
+def report_interruption():
     """An interrupted backward pass leaves gathered weights behind; the next pass must gather the new ones."""
     layer, x = FullyShardedLayer(nn.Linear(4, 4, bias=False)), torch.ones(1, 4, requires_grad=True)
     hook = x.register_hook(lambda _: 1 / 0)
@@ -476,15 +476,15 @@ def main():
     world = process_group.start(timeout_seconds=30)
     report_steps(world)
     report_gradients(world)
-    report_messages(world)
+    report_messages()
     report_ddp_gradients(world)
-    report_optimizers(world)
+    report_optimizers()
     report_muon(world)
     if world.size == 2:
         report_half_precision(world)
     report_fully_sharded(world)
-    report_memory(world)
-    report_interruption(world)
+    report_memory()
+    report_interruption()
     report_bad_input(world)
     sys.stdout.flush()
     os._exit(0)  # DDP's replicas still hold the group

@@ -25,10 +25,10 @@ def make_opt(folder: Path) -> Path:
     return folder
 
 
-def make_examples(folder: Path, count: int = 60) -> dict[str, Path]:
+def make_examples(folder: Path) -> dict[str, Path]:
     """A JSONL file for each objective: a word, and the word backwards; rejected is the word as it was."""
     choose = random.Random(7)
-    words = ["".join(choose.choices("abcdefgh", k=choose.randint(2, 12))) + "i" for _ in range(count)]
+    words = ["".join(choose.choices("abcdefgh", k=choose.randint(2, 12))) + "i" for _ in range(60)]
     pairs = {
         "sft": [{"prompt": f"{word}>", "answer": word[::-1]} for word in words],
         "dpo": [{"prompt": f"{word}>", "chosen": word[::-1], "rejected": word} for word in words],

@@ -11,10 +11,10 @@ from ddp_course.data.pairs import TRAIN, VALIDATION, Pair, write_pairs
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
 
 
-def make_backbone(run_dir: Path, seed: int = 1, width: int = 16, context: int = 48) -> Path:
+def make_backbone(run_dir: Path, seed: int = 1) -> Path:
     """A checkpoint as minigpt_ddp writes it, of an untrained model that reads bytes."""
     torch.manual_seed(seed)
-    sizes = {"layers": 2, "heads": 2, "kv_heads": None, "width": width, "context": context}
+    sizes = {"layers": 2, "heads": 2, "kv_heads": None, "width": 16, "context": 48}
     model = MiniGPT(MiniGPTConfig(vocab_size=256, **sizes))
     for parameter in model.parameters():  # larger than usual initial weights, so that texts differ in their states
         torch.nn.init.normal_(parameter, std=0.2)

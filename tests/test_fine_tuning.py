@@ -37,11 +37,11 @@ def test_adapters_are_on_the_device_of_the_model():
 WINDOW = 24
 
 
-def ragged_rows(count=9):
+def ragged_rows():
     """Prompts and answers of 1 to 9 tokens each; the first row has no prompt."""
     draw = random.Random(3)
     rows = []
-    for number in range(count):
+    for number in range(9):
         prompt, answer = ([draw.randrange(2, 300) for _ in range(draw.randint(1, 9))] for _ in range(2))
         prompt = prompt if number else []
         rows.append({"input_ids": prompt + answer, "labels": [IGNORED] * len(prompt) + answer})

@@ -61,8 +61,9 @@ def test_equal_rewards_have_zero_advantages(reward):
     assert torch.equal(group_advantages(torch.full((3, 8), reward)), torch.zeros(3, 8))
 
 
-def tensors(sequences=6, length=9, vocabulary=11, width=5):
+def tensors():
     """Hidden states, an output matrix, tokens, and the other arguments of the loss: completions of several lengths."""
+    sequences, length, vocabulary, width = 6, 9, 11, 5
     generator = torch.Generator().manual_seed(2)
 
     def normal(*shape):
@@ -200,7 +201,7 @@ def test_a_kl_that_is_no_number_leaves_beta_as_it_is():
     assert beta.value == 0.05
 
 
-def test_pairs_without_a_prompt_and_with_one_token(tmp_path):
+def test_pairs_without_a_prompt_and_with_one_token():
     """An empty prompt is replaced by the token that ends a text, because the first token is not predicted."""
     torch.manual_seed(1)
     words = tokenizer.build("bytes", [])

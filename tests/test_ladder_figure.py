@@ -11,8 +11,8 @@ from ddp_course.lab.figures.style import HIGHLIGHT
 pytestmark = pytest.mark.smoke
 
 
-def record(rung, gap, world_size=2, tolerance=1e-10, topic="the batch"):
-    return {"rung": rung, "topic": topic, "world_size": world_size, "gap": gap, "tolerance": tolerance}
+def record(rung, gap, world_size=2, tolerance=1e-10):
+    return {"rung": rung, "topic": "the batch", "world_size": world_size, "gap": gap, "tolerance": tolerance}
 
 
 RECORDS = [

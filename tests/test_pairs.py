@@ -49,8 +49,8 @@ def share(items, rank, ranks):
 '''
 
 
-def blocks_of_source(seed=0, count=50):
-    return blocks(SOURCE, count, random.Random(seed))
+def blocks_of_source(seed):
+    return blocks(SOURCE, 50, random.Random(seed))
 
 
 DROPPED = {"bracket_dropped": "()[]{}", "comma_dropped": ",", "colon_dropped": ":", "quote_dropped": "'\""}
@@ -161,7 +161,7 @@ def test_a_line_that_is_not_utf8_an_empty_and_a_missing_file_are_named(tmp_path)
         read_pairs(tmp_path / "none.jsonl")
 
 
-def test_pairs_of_the_standard_library_come_from_files_of_their_own(tmp_path):
+def test_pairs_of_the_standard_library_come_from_files_of_their_own():
     folder = prepare_pairs("stdlib", 60, 40, 1, say=lambda line: None)
     train, held_out = read_pairs(folder / TRAIN), read_pairs(folder / VALIDATION)
     assert (len(train), len(held_out)) == (60, 40)

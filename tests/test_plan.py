@@ -158,8 +158,8 @@ def test_cutting_and_recomputing_lower_activations():
 # ---- traffic ---------------------------------------------------------------------------------------------------------
 
 
-def sent(layout, tokens=2**22, model=SEVEN):
-    job = Job(model, Cluster(layout.gpus, 80 * GB, 50e9), tokens)
+def sent(layout, tokens=2**22):
+    job = Job(SEVEN, Cluster(layout.gpus, 80 * GB, 50e9), tokens)
     return {message.axis: message.bytes for message in traffic(job, layout)}
 
 

@@ -78,7 +78,7 @@ def test_reveal_shows_nothing_more_as_the_last_expression_of_a_cell():
     assert predict("How many?", default=1).reveal(2) is None
 
 
-def test_revealing_twice_keeps_the_later_measurement(capsys):
+def test_revealing_twice_keeps_the_later_measurement():
     prediction = predict("How many?", default=1)
     prediction.reveal(8)
     prediction.reveal(2)

@@ -97,7 +97,7 @@ def test_a_clone_that_fails_says_why(tmp_path):
     assert re.search(r"RuntimeError: git clone .* failed: fatal: .*none' does not exist", run.stderr)
 
 
-def test_outputs_do_not_depend_on_the_cell(tmp_path):
+def test_outputs_do_not_depend_on_the_cell():
     nb = nbformat.v4.new_notebook()
     nb.cells = [nbformat.v4.new_code_cell("x = 1", id="c0")]
     initial_hash = code_hash(nb)

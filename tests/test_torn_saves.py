@@ -135,10 +135,10 @@ def test_the_newest_whole_one_loads_after_a_kill_at_any_call(tmp_path):
     for number, after in ((number, after) for number in range(len(calls)) for after in (False, True)):
         step += 1
         counter = SaveCounter(call=number, after=after)
-        there = killed(lambda step=step: checkpoint.save(tmp_path, step, state(step)), counter)
+        was_killed = killed(lambda step=step: checkpoint.save(tmp_path, step, state(step)), counter)
         newest_path = checkpoint.newest_valid(tmp_path)
         newest = step if (number, after) >= (renamed, True) else newest
-        assert there and newest_path.name == f"step_{newest:06d}", (
+        assert was_killed and newest_path.name == f"step_{newest:06d}", (
             f"killed {'after' if after else 'before'} call {number}"
         )
         assert same(checkpoint.load(newest_path), state(newest))

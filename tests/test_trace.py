@@ -105,8 +105,9 @@ def test_a_lane_has_the_parts_the_waiting_and_the_messages_one_after_the_other(t
     ]
 
 
-def two_ranks(folder, ahead=0.0, messages=((10, 20), (50, 90), (95, 97)), **more):
+def two_ranks(folder, ahead=0.0, **more):
     """Rank 1 starts each all-reduce 2 ms after rank 0 and ends it 0.1 ms after it."""
+    messages = (10, 20), (50, 90), (95, 97)
     later = [("gloo:all_reduce", start + 2, end + 0.1) for start, end in messages]
     earlier = [("gloo:all_reduce", *span) for span in messages]
     return read_traces([write(folder, 0, earlier), write(folder, 1, later, shift=ahead, **more)])

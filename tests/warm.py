@@ -28,9 +28,9 @@ if forked.FORKS:
 RANK_NAMES = forked.rank_environment(0, 1, 0)  # a test may itself be running in a launch
 
 
-def single_process(script: str | Path, *args: object, timeout: float = 1200) -> subprocess.CompletedProcess:
-    """Runs `script` with `args` as one process, without a launcher. Raises AssertionError after `timeout` seconds."""
-    [done] = processes(script, args, [{}], timeout)
+def single_process(script: str | Path, *args: object) -> subprocess.CompletedProcess:
+    """Runs `script` with `args` as one process, without a launcher. Raises AssertionError after 20 minutes."""
+    [done] = processes(script, args, [{}], timeout=1200)
     return done
 
 
