@@ -13,7 +13,7 @@ NO_CRASH, CRASHES = "no crash", ("rank 0 crashes", "rank 1 crashes")
 def run_with(world, *crashing_ranks):
     """A job that calls the learner's run once for each crashing rank; None: no rank crashes."""
     calls = {NO_CRASH if rank is None else CRASHES[rank]: (rank,) for rank in crashing_ranks}
-    return driver_job(world, REPAIRED, calls, seconds=20.0, patience=12.0)
+    return driver_job(world, REPAIRED, calls, seconds=10.0, patience=10.0)
 
 
 RUNS = [run_with(2, None, 1), run_with(3, 0)]

@@ -11,7 +11,7 @@ import torch.distributed as dist
 MESSAGE = "sample 3: token 70000 is outside the vocabulary of 65536"
 DETECTOR_TIMEOUT = 1.5  # seconds after which a group of the detector's runs times out; ranks may start 0.5 s apart
 LONG_TIMEOUT = 4.0  # the same for the version whose clean-up takes long
-TIMEOUT = 5.0  # the same for the learner's run: half of it is much more than ranks wait for a core
+TIMEOUT = 3.0  # the same for the learner's run; half of it, its limit, is much more than ranks wait for a core
 LONGEST_WAIT = 8.0  # seconds that ranks wait for each other between two calls
 
 

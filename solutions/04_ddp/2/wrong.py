@@ -73,7 +73,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "a_timeout_of_its_own", "joins the group with torch's timeout of half an hour",
-        check="a_good_run_ends_well", says="joined the process group with a timeout of 1800 s on rank 0; it was handed 1.2 s",
+        check="a_good_run_ends_well", says="joined the process group with a timeout of 1800 s on rank 0; it was handed 3 s",
         edit="""
         -    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_seconds))
         +    dist.init_process_group("gloo")
