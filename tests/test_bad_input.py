@@ -106,16 +106,18 @@ CASES = {
     "a batch that no machine holds": Case(
         "--tokens-per-update 1125899906842624 --micro-batch-size 8", "needs at least 131,07"
     ),
-    "a tokenizer whose name is too long": Case("--tokenizer " + 300 * "x", 40 * "x"),
+    "a tokenizer whose name is too long": Case("--tokenizer " + 300 * "x", 40 * "x" + "': File name too long"),
     "tokens per update that do not divide": Case(
         "--tokens-per-update 1000",
         "is not a multiple of 1 rank(s) x 8 windows x 64 tokens = 512; nearest that are: 512 or 1,024",
     ),
     "tokens per update too small": Case("--tokens-per-update 100", "nearest that are: 512"),
     "float16 on a CPU": Case("--precision float16 --device cpu", "float16 needs a GPU"),
-    "missing data": Case("--data {tmp}/nothing.txt", "nothing.txt"),
+    "missing data": Case("--data {tmp}/nothing.txt", 'nothing.txt": it is neither a file or folder that exists'),
     "a context longer than the corpus": Case(
-        "--data {tmp}/short.txt --context 4096 --tokens-per-update 32768", "4096", files={"short.txt": b"short\n" * 99}
+        "--data {tmp}/short.txt --context 4096 --tokens-per-update 32768",
+        "context 4096 needs at least 4097 training tokens, the corpus has 571",
+        files={"short.txt": b"short\n" * 99},
     ),
     "a missing checkpoint": Case("--resume {tmp}/step_000001", "there is no such checkpoint folder"),
     "a folder that is no checkpoint": Case("--resume {tmp}/folder", "is missing", files={"folder/readme": b""}),
