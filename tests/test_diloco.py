@@ -269,7 +269,7 @@ def test_checkpoints_and_validations_wait_for_the_next_outer_step(tmp_path):
     [
         ("--tokens-per-update 100", "is not a multiple of 1 rank(s) x 2 windows x 16 tokens = 32; nearest that are: "),
         ("--width 1600000 --heads 1", "GiB of memory, each of 1 here has"),
-        ("--data nothing.txt", "nothing.txt"),
+        ("--data nothing.txt", 'no corpus "nothing.txt"'),
         ("--resume {checkpoint} --width 32", "it has width 16, this run has 32"),
         ("--resume {checkpoint} --seed 2", "it has seed 1, this run has 2"),
         ("--resume nothing", "there is no such checkpoint folder"),

@@ -200,7 +200,7 @@ def test_parameters_are_counted():
     [
         ("--tokens-per-update 100", "is not a multiple of 1 rank(s) x 4 windows x 16 tokens = 64; nearest that are: "),
         ("--experts 100000000", "GiB of memory, each of 1 here has"),
-        ("--data nothing.txt", "nothing.txt"),
+        ("--data nothing.txt", 'no corpus "nothing.txt"'),
         ("--resume {checkpoint} --experts 8", "it has experts 4, this run has 8"),
         ("--resume {checkpoint} --experts-per-token 1", "it has experts_per_token 2, this run has 1"),
     ],

@@ -476,7 +476,10 @@ BAD = {
     "no Python": (["--data", "{tmp}/text"], "has no function"),
     "a reward model without a path": (["--reward", "model"], "--reward model and --reward-model PATH belong together"),
     "pairs without their objective": (["--pairs", "x.jsonl"], "--objective pairwise and --pairs FILE belong together"),
-    "pairs that are not there": (["--objective", "pairwise", "--pairs", "{tmp}/x.jsonl"], "x.jsonl"),
+    "pairs that are not there": (
+        ["--objective", "pairwise", "--pairs", "{tmp}/x.jsonl"],
+        "cannot read {tmp}/x.jsonl: ",
+    ),
     "a bad line": (
         ["--objective", "pairwise", "--pairs", "{tmp}/bad.jsonl"],
         "bad.jsonl, line 1: 'rejected' is missing",

@@ -283,8 +283,8 @@ def test_it_learns_puzzles_that_it_has_never_seen(tmp_path):
 BAD = {
     "unknown key": (["lrr=1"], "unrecognized arguments: lrr=1"),
     "no key=value": (["fast"], "unrecognized arguments: fast"),
-    "no float": (["learning_rate=fast"], "--learning-rate"),
-    "empty value": (["steps="], "--steps"),
+    "no float": (["learning_rate=fast"], "--learning-rate must be a number, not 'fast'"),
+    "empty value": (["steps="], "--steps must be a whole number, not ''"),
     "neither true nor false": (["tensorboard=maybe"], "--tensorboard must be true or false, not 'maybe'"),
     "another size": (["size=16"], "--size must be one of 4, 9, not 16"),
     "clues": (["fewest_clues=9", "most_clues=8"], "--fewest-clues 9 and --most-clues 8 must be a range"),
