@@ -79,7 +79,8 @@ def the_diagnosis_is_right(case):
 
 @check("the epoch ends on every rank without an exception", RUNS)
 def nothing_is_raised(case, rank, result):
-    complete = isinstance(result, dict) and set(result) - {"built for the first"} == {"batches", "built", "raised"}
+    noted_by_the_driver = {"first batch again", "built for the first"}
+    complete = isinstance(result, dict) and set(result) - noted_by_the_driver == {"batches", "built", "raised"}
     expect(complete, f"run returned {str(result)[:60]} on rank {rank}", "run stays as it was given")
     expect(
         not result["raised"],
@@ -173,6 +174,17 @@ def each_epoch_has_its_own_order(cases):
                 f"{begin} in epoch {epoch}: the order of epoch {earlier}, started elsewhere or read backwards",
                 "is the order of an epoch drawn, or made from that of another epoch?",
             )
+
+
+@check("an epoch has the same order when it is run again", RUNS)
+def an_epoch_can_be_run_again(case, rank, result):
+    for first in result["batches"][:1]:
+        again = result["first batch again"]
+        expect(
+            again == first,
+            f"rank {rank} began with the batch {first}, and with {again} when it ran the same epoch again",
+            "what does the order depend on besides the arguments? A run that resumes in this epoch needs the same one",
+        )
 
 
 def where_to_look(result, right):

@@ -129,6 +129,18 @@ ANSWERS = (
         +        built.append(corpus.build(order[first : first + batch_size]))
         +    yield from built
     """),
+    WrongAnswer(
+        "shuffles_on", "one generator for all epochs: the order depends on how often it was called",
+        check="an_epoch_can_be_run_again", says="when it ran the same epoch again", edit="""
+        -def batches(corpus, batch_size, epoch, rank, world_size):
+        +SHUFFLER = random.Random(42)
+        +
+        +
+        +def batches(corpus, batch_size, epoch, rank, world_size):
+        @@
+        -    random.Random(42 + 1000 * epoch).shuffle(order)  # the same on all ranks
+        +    SHUFFLER.shuffle(order)
+    """),
     RightAnswer(
         "numpy_permutation", "sample numbers are NumPy's, straight from a seeded permutation",
         edit="""
