@@ -123,14 +123,14 @@ def try_out(synchronize):
     """The smallest and the largest factor, over a gradient's elements, between what `synchronize` leaves and the mean.
 
     By name and dtype of the parameter; None where it leaves no gradient. The mean is that over the ranks. No two
-    elements of a model have the same gradient.
+    elements of a model have the same gradient, and most of them are thirds, which a shorter dtype rounds.
     """
     rank, world = dist.get_rank(), dist.get_world_size()
     mean_of_ranks = sum(2.0 + peer for peer in range(world)) / world
     result = {}
     for dtype in (torch.float32, torch.float64):
         model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2)).to(dtype)
-        elements = torch.arange(1.0, 1 + sum(parameter.numel() for parameter in model.parameters()), dtype=dtype)
+        elements = torch.arange(1.0, 1 + sum(parameter.numel() for parameter in model.parameters()), dtype=dtype) / 3
         pieces = elements.split([parameter.numel() for parameter in model.parameters()])
         for parameter, piece in zip(model.parameters(), pieces, strict=True):
             parameter.grad = piece.view_as(parameter) * (2.0 + rank)

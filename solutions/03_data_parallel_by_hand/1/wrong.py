@@ -67,13 +67,13 @@ ANSWERS = (
         +    return gap.item()
     """),
     WrongAnswer(
-        "in_bfloat16", "sends the gradients in bfloat16, to send less",
+        "in_bfloat16", "rounds the gradients to bfloat16 before they are added",
         check="gradients_become_the_mean", says="times the mean, by element", look="in which dtype are they sent", edit="""
         -        dist.all_reduce(parameter.grad)
         -        parameter.grad /= dist.get_world_size()
-        +        small = parameter.grad.bfloat16()
-        +        dist.all_reduce(small)
-        +        parameter.grad.copy_(small / dist.get_world_size())
+        +        rounded = parameter.grad.bfloat16().to(parameter.dtype)
+        +        dist.all_reduce(rounded)
+        +        parameter.grad.copy_(rounded / dist.get_world_size())
     """),
     RightAnswer(
         "one_message_new_tensors",
