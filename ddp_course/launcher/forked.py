@@ -28,14 +28,19 @@ def open_store() -> dist.TCPStore:
     return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
-def rank_environment(rank: int, world: int, port: int) -> dict[str, str]:
-    """The variables that torchrun gives to a rank of a job on this machine; `port` is that of the store."""
+def rank_environment(rank: int, world: int, port: int, per_node: int | None = None) -> dict[str, str]:
+    """The variables that torchrun gives to a rank of a job on this machine; `port` is that of the store.
+
+    per_node: the ranks of each node but the last, of a job that behaves as if it ran on several; default: one node.
+    """
+    per_node = per_node or world
+    node, local_rank = divmod(rank, per_node)
     return {
         "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
         "WORLD_SIZE": str(world),
-        "LOCAL_WORLD_SIZE": str(world),
-        "GROUP_RANK": "0",
+        "LOCAL_WORLD_SIZE": str(min(per_node, world - node * per_node)),
+        "GROUP_RANK": str(node),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",

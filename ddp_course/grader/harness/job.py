@@ -31,6 +31,7 @@ class Job:
     driver     call drive(function, *arguments) in the exercise's driver.py instead of the function. drive() calls the
                function, can give it arguments that cannot be pickled (models, functions), and observes it. Of the
                grader, driver.py imports only harness/.
+    per_node   ranks of a node: LOCAL_RANK is set as if the ranks were on several nodes; None: all on one
     loads      modules to load once, before the ranks are forked: DDP and torch.optim need "torch._dynamo", which
                each rank would load for itself
     """
@@ -44,6 +45,7 @@ class Job:
     script: Path | None = None
     may_fail: bool = False
     driver: bool = False
+    per_node: int | None = None
     loads: tuple[str, ...] = ()
 
 

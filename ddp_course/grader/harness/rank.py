@@ -41,7 +41,7 @@ def run_rank(task: Task, rank: int, port: int, folder: Path, reader: Connection,
     job, answer = task.job, str(task.path)
     work = folder / "work"
     work.mkdir(exist_ok=True)
-    environment = os.environ | rank_environment(rank, job.world, port)
+    environment = os.environ | rank_environment(rank, job.world, port, job.per_node)
     set_up_process([answer], environment, work, folder / f"rank_{rank}")
     resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

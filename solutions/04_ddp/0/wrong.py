@@ -59,11 +59,11 @@ ANSWERS = (
         +        inputs, targets = (part[: len(part) // world_size].to(device) for part in (inputs, targets))
     """),
     WrongAnswer(
-        "all_ranks_print", "prints on every rank",
-        check="one_rank_prints", says="with 2 ranks: 2 of them printed", edit="""
-        -        if rank == 0:
-        -            print(f"step {step + 1}  loss {loss.item():.6f}", flush=True)
-        +        print(f"step {step + 1}  loss {loss.item():.6f}", flush=True)
+        "local_rank_as_rank", "takes LOCAL_RANK for the rank, which is right on one node only",
+        check="one_rank_prints", says="with 3 ranks: 2 of them printed", look="blanks 1 and 6", edit="""
+        -    rank, world_size, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+        +    local_rank, world_size = int(os.environ["LOCAL_RANK"]), int(os.environ["WORLD_SIZE"])
+        +    rank = local_rank
     """),
     WrongAnswer(
         "no_rank_prints", "averages the loss and prints nothing",
