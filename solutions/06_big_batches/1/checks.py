@@ -3,7 +3,7 @@
 import torch
 
 from ddp_course.grader.harness.tensors import largest_gap
-from ddp_course.grader.vocabulary import Detector, called_once, check, driver_job, expect, expect_few_bytes
+from ddp_course.grader.vocabulary import Detector, by_pattern, called_once, check, driver_job, expect, expect_few_bytes
 
 from . import driver
 
@@ -37,10 +37,12 @@ DETECTOR_CHECKS = [
     ),
     detector.catches(
         ", but that loop leaves other weights on another rank",
-        lambda scenario: (
-            "how exactly are the weights compared, and are all of them compared on all ranks?"
-            if "ends" in scenario
-            else "what the ranks read, and how many micro-batches a step has: on equal data replicas stay equal"
+        by_pattern(
+            {
+                "ends": "how exactly are the weights compared, and are all of them compared on all ranks?",
+                "first step": "how many steps does your detector train?",
+                "": "what the ranks read, and how many micro-batches a step has: on equal data replicas stay equal",
+            }
         ),
         f"and catches {len(BROKEN)} after which the replicas differ, that of the given script among them",
     ),

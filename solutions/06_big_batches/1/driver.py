@@ -14,18 +14,19 @@ from ddp_course.grader.harness.versions import driver_of
 # ---- versions of train(module, optimizer, micro_batches, accumulate) ----------------------------------------------
 
 
-def with_ddp(no_sync="both", flag="unset", synced=0):
+def with_ddp(no_sync="both", flag="unset", synced=0, only_first_step=False):
     """A loop with DDP, in which only the micro-batches with number % accumulate == synced should communicate.
 
     no_sync  of the others, "both" passes, only the "forward" or "nothing" runs under no_sync; "all": both passes of
              every micro-batch
     flag     whether the flag that no_sync sets is set by hand, "before" or "after" the forward
+    only_first_step  whether no micro-batch communicates after the first step
     """
 
     def train(module, optimizer, micro_batches, accumulate):
         model = DistributedDataParallel(module)
         for number, (inputs, targets) in enumerate(micro_batches, start=1):
-            sync = number % accumulate == synced % accumulate
+            sync = number % accumulate == synced % accumulate and not (only_first_step and number > accumulate)
             skip = no_sync == "all" or not sync
             if flag == "before":
                 model.require_backward_grad_sync = sync
@@ -90,6 +91,7 @@ VERSIONS = {
     "the flag set after the forward": with_ddp("nothing", flag="after"),
     "no micro-batch communicates": with_ddp("all"),
     "only the first micro-batch of a step communicates": with_ddp(synced=1),
+    "only the first step communicates": with_ddp(only_first_step=True),
     "rank 1 ends with two numbers exchanged": by_hand(exchange_on_rank_1),
     "the last rank ends 1e-6 away, in one number": by_hand(shift_on_last_rank),
 }

@@ -52,10 +52,10 @@ ANSWERS = (
         +    return dist.get_rank() > 0 or all(torch.equal(other, gathered[0]) for other in gathered)
     """),
     WrongAnswer(
-        "same_data_everywhere", "the detector gives all ranks the same micro-batches",
-        check="broken_versions_are_caught", says="the flag set after the forward", edit="""
+        "trains_one_step", "the detector makes one step, and the loop may be right in that",
+        check="broken_versions_are_caught", says="(only the first step communicates)", look="how many steps", edit="""
         -    train(module, optimizer, micro_batches_of(dist.get_rank(), 12), 4)
-        +    train(module, optimizer, micro_batches_of(0, 12), 4)
+        +    train(module, optimizer, micro_batches_of(dist.get_rank(), 4), 4)
     """),
     WrongAnswer(
         "trains_twice", "the detector trains a second time, to be sure",
