@@ -25,7 +25,7 @@ def calls(*sizes):
 
 GIVEN_CALL = {"the nine samples of the script": ("own", 9, 4, given_script.LOSSES.tolist())}
 REPAIRED = [
-    driver_job(2, "evaluate", GIVEN_CALL | calls((13, 3), (8, 4), (1, 4)), seconds=SECONDS),
+    driver_job(2, "evaluate", calls((13, 3), (8, 4), (1, 4)) | GIVEN_CALL, seconds=SECONDS),
     driver_job(4, "evaluate", calls((13, 2), (5, 1), (3, 8)), seconds=SECONDS),
     driver_job(1, "evaluate", calls((13, 4)), seconds=SECONDS),
 ]
@@ -51,7 +51,7 @@ def the_weights_are_found(case, rank, result):
         expect(
             math.isclose(weight, right_weight, rel_tol=1e-6, abs_tol=1e-9),
             f"rank {rank} gives sample {sample} the weight {weight:.6g}; it is {right_weight:.6g}",
-            "for which losses does the mean depend on one sample only?",
+            "for which losses does the result depend on one sample only? The weights need not add up to 1",
         )
 
 
@@ -107,13 +107,14 @@ def few_collectives(case, rank, result):
     return len(operations)
 
 
-def weights_of(pad=False, drop_last=False, weight_of_batch=len, ranks=slice(None)):
+def weights_of(pad=False, drop_last=False, weight_of_batch=len, ranks=slice(None), divide_by_all=False):
     """A function of (samples, batch_size, world): the weight of each sample in the mean of an evaluation.
 
     pad              the ranks' shares are padded to one length, as by DistributedSampler
     drop_last        each rank drops a short last batch
     weight_of_batch  the weight of a batch, which its samples share
     ranks            the ranks whose samples are evaluated
+    divide_by_all    the sum is divided by the number of all samples, evaluated or not
     """
 
     def weights_by_sample(samples, batch_size, world):
@@ -124,7 +125,7 @@ def weights_of(pad=False, drop_last=False, weight_of_batch=len, ranks=slice(None
         batches = [share[first : first + batch_size] for share in shares for first in range(0, len(share), batch_size)]
         if drop_last:
             batches = [batch for batch in batches if len(batch) == batch_size]
-        total = sum(map(weight_of_batch, batches))
+        total = samples if divide_by_all else sum(map(weight_of_batch, batches))
         weights = [0.0] * samples
         for batch in batches:
             for sample in batch:
@@ -138,14 +139,16 @@ KNOWN_WEIGHTS = {
     "the broken evaluate": weights_of(pad=True, weight_of_batch=lambda batch: 1),
     "an exact one": weights_of(),
     "one that pads": weights_of(pad=True),
-    "one that drops the last batch": weights_of(drop_last=True),
+    "one that drops the last batch and divides by all samples": weights_of(drop_last=True, divide_by_all=True),
     "one that asks rank 0 alone": weights_of(ranks=slice(1)),
 }
+MEAN_OF_BATCHES = weights_of(weight_of_batch=lambda batch: 1)
 LIKELY_MISTAKES = {
     "the mean of the batches' means, with repeated samples": KNOWN_WEIGHTS["the broken evaluate"],
-    "the mean of the batches' means": weights_of(weight_of_batch=lambda batch: 1),
+    "the mean of the batches' means": MEAN_OF_BATCHES,
     "a mean in which repeated samples count again": KNOWN_WEIGHTS["one that pads"],
-    "a mean without the short last batches": KNOWN_WEIGHTS["one that drops the last batch"],
+    "a mean without the short last batches": weights_of(drop_last=True),
+    "the mean of the ranks' means": lambda samples, _, world: MEAN_OF_BATCHES(samples, samples, world),
     "the mean over rank 0's samples": KNOWN_WEIGHTS["one that asks rank 0 alone"],
 }
 

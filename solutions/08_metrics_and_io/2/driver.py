@@ -36,9 +36,11 @@ def padded(loss_of, samples, batch_size):
 
 
 def last_batch_dropped(loss_of, samples, batch_size):
-    """Every rank leaves its short last batch out."""
+    """Every rank leaves its short last batch out, and the sum is divided by all samples: the weights add up to less
+    than 1."""
     own_samples = list(range(dist.get_rank(), samples, dist.get_world_size()))
-    return _sum_by_count(loss_of, own_samples[: len(own_samples) // batch_size * batch_size], batch_size)
+    whole_batches = own_samples[: len(own_samples) // batch_size * batch_size]
+    return _sum(loss_of, whole_batches, batch_size)[0].item() / samples
 
 
 def only_rank_0(loss_of, samples, batch_size):
@@ -49,18 +51,24 @@ def only_rank_0(loss_of, samples, batch_size):
 
 
 def _sum_by_count(loss_of, own_samples, batch_size):
+    total = _sum(loss_of, own_samples, batch_size)
+    return (total[0] / total[1]).item()
+
+
+def _sum(loss_of, own_samples, batch_size):
+    """The sum of the losses of all ranks' own samples, and their number."""
     total = torch.zeros(2, dtype=torch.float64)
     for first in range(0, len(own_samples), batch_size):
         losses = loss_of(list(own_samples[first : first + batch_size]))
         total += torch.stack([losses.sum(), torch.tensor(float(len(losses)))])
     dist.all_reduce(total)
-    return (total[0] / total[1]).item()
+    return total
 
 
 EVALUATIONS = {
     "the broken evaluate": runpy.run_path(str(Path(__file__).with_name("given.py")))["evaluate"],
     "an exact one": exact,
     "one that pads": padded,
-    "one that drops the last batch": last_batch_dropped,
+    "one that drops the last batch and divides by all samples": last_batch_dropped,
     "one that asks rank 0 alone": only_rank_0,
 }

@@ -71,11 +71,11 @@ ANSWERS = (
         +    own_samples = list(DistributedSampler(range(samples), shuffle=False))
     """),
     WrongAnswer(
-        "weights_as_ratios", "divides by the largest weight",
-        check="the_weights_are_found", says="gives sample 0 the weight", edit="""
+        "weights_as_shares", "divides by the sum of the weights, which hides an evaluate that divides by too much",
+        check="the_weights_are_found", says="divides by all samples, 10 samples in batches of 3", edit="""
         -    return [evaluate(only(sample), samples, batch_size) for sample in range(samples)]
         +    shares = [evaluate(only(sample), samples, batch_size) for sample in range(samples)]
-        +    return [share / max(shares) for share in shares]
+        +    return [share / sum(shares) for share in shares]
     """),
     WrongAnswer(
         "weights_assumed", "counts how often the sampler deals a sample, without asking evaluate",

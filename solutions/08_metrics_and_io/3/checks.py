@@ -36,6 +36,7 @@ SUBSETS = {  # scenario: (the ranks' values, the observed number, the ranks whos
     "one rank": ([2.5], 2.5, [0]),
     "the mean of both, which is no sum": ([50.0, 400.0], 225.0, None),
     "the sum of no rank": ([7.0, 8.0], 0.0, []),
+    "small numbers beside a large one": ([4000000.0, 2.0, 0.25], 2.25, [1, 2]),
     "large numbers, rounded on the way": ([400000.7, 50.1, 7.0], 400050.8125, [0, 1]),
 }
 DETECT = function_job(1, "who_is_in", {name: subset[:2] for name, subset in SUBSETS.items()}, seconds=SECONDS)
@@ -73,8 +74,10 @@ def the_ranks_in_a_number_are_found(case):
     look_at = "every subset of the ranks is a candidate, also the empty one; floats rarely add up to the last bit"
     if right is None:
         look_at = "how exactly sums are compared: only the seventh digit of `observed` may be another"
-    elif isinstance(result, list) and right and sorted(result, key=str) == right:
-        look_at = "the order of the ranks in the list"
+    elif isinstance(result, list):
+        look_at = "do these ranks' numbers add up to `observed`?"
+        if sorted(result, key=str) == right:
+            look_at = "the order of the ranks in the list"
     expect(result == right, f"who_is_in({values}, {observed}) returned {result!r}, not {right!r}", look_at)
 
 
@@ -141,18 +144,26 @@ def rank_mean(case, rank, name):
     return number(sums[name]) / count if count else math.nan
 
 
+def mistaken_means(case, rank, name):
+    """What likely mistakes give on this rank, by the words for the mistake."""
+    total, count = total_over_ranks(case, name), case.args[rank][1]
+    return {
+        "its own mean": rank_mean(case, rank, name),
+        "the sum, not the mean": total,
+        "the mean of the ranks' means": math.fsum(rank_mean(case, r, name) for r in range(case.world)) / case.world,
+        "the sum over all ranks by its own count": total / count if count else math.nan,
+    }
+
+
 def likeness(case, rank, name, value):
-    """A likely cause of the wrong `value`, or a rank that is right, in words that follow the value; else ""."""
-    total, right, count = total_over_ranks(case, name), expected_mean(case, name), case.args[rank][1]
-    mean_of_means = math.fsum(rank_mean(case, r, name) for r in range(case.world)) / case.world
-    for words, mistaken_value in (
-        ("its own mean", rank_mean(case, rank, name)),
-        ("the sum, not the mean", total),
-        ("the mean of the ranks' means", mean_of_means),
-        ("the sum over all ranks by its own count", total / count if count else math.nan),
-    ):
-        if math.isclose(value, mistaken_value, rel_tol=1e-6) and not math.isclose(value, right, rel_tol=1e-6):
-            return f", {words}"
+    """A mistake that explains every metric of the rank, or a rank that is right, in words that follow the value; else
+    ""."""
+    right, returned = expected_mean(case, name), case.results[rank]["returned"]
+    explained = {metric: mistaken_means(case, rank, metric) for metric in returned}
+    if not math.isclose(value, right, rel_tol=1e-6):
+        for words in explained[name]:
+            if all(math.isclose(number(returned[m]), explained[m][words], rel_tol=1e-6) for m in returned):
+                return f", {words}"
     values = [number(result["returned"][name]) for result in case.results]
     right_ranks = [r for r, other in enumerate(values) if math.isclose(other, right)]
     return f", while rank {right_ranks[0]} is right" if right_ranks and rank not in right_ranks else ""

@@ -20,10 +20,10 @@ ANSWERS = (
         +    return {name: total(sums[name]) / everything for name in sorted(sums)}
     """),
     WrongAnswer(
-        "absolute_tolerance", "allows an absolute difference of a millionth",
-        check="the_ranks_in_a_number_are_found", says="large numbers, rounded on the way", edit="""
+        "tolerance_of_the_largest", "allows a difference of a millionth of the largest value, however small `observed` is",
+        check="the_ranks_in_a_number_are_found", says="small numbers beside a large one", look="add up", edit="""
         -            if math.isclose(sum(values[rank] for rank in ranks), observed, rel_tol=1e-6):
-        +            if abs(sum(values[rank] for rank in ranks) - observed) < 1e-6:
+        +            if abs(sum(values[rank] for rank in ranks) - observed) <= 1e-6 * max(map(abs, values)):
     """),
     WrongAnswer(
         "name_count", "puts the count among the metrics, under a name that a metric may have",

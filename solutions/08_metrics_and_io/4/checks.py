@@ -119,7 +119,7 @@ def the_model_is_as_it_was(case, rank, result):
 
 ADVICE = {
     "tokens": "what counts as a token: each text of n tokens has n - 1 targets, and padding has none",
-    "loss": "what is added up and what it is divided by, for texts of different lengths; and the model's mode",
+    "loss": "what is added up and divided by, for texts of different lengths; where the padding is; the model's mode",
     "perplexity": "the mean of which exp is taken: it is that over the targets of all ranks",
 }
 
