@@ -105,7 +105,7 @@ def equals_one_process(case):
                 gap < TOLERANCE,
                 f"after your {REPAIRED} {name} is {gap:.2g} from that of one process on the global batches, on rank "
                 f"{rank}",
-                "replicas can be equal and wrong: does each step use the mean of all ranks' gradients?",
+                "replicas can be equal and wrong: does each step use the mean of all ranks' gradients, and no other?",
             )
     for rank, result in enumerate(case.results):
         expect(

@@ -119,7 +119,9 @@ def a_skipped_step_halves_the_scale(case):
             scale == right.scale,
             f"step {step} {what}, and the scale on rank {rank} went from {old:g} to {scale:g}; it should be "
             f"{right.scale:g}",
-            "scaler.update() adapts the scale: which ranks call it after a skipped step?",
+            "scaler.update() adapts the scale: which ranks call it after a skipped step?"
+            if right.skipped
+            else "what weight.grad holds: the inf of a skipped step, or a gradient still multiplied by the scale?",
         )
 
 
