@@ -54,13 +54,18 @@ def only_rank_0_writes_the_weights(records):
 @check("started again after step 10, both ranks have the same losses as a run without a stop")
 def a_stopped_run_resumes_bit_for_bit(records):
     expect_bit_exact_resume(records, {RESUMED: 10}, "what `load` returns, and in which order it goes through the files")
+
+
+@check("the newest checkpoint is that of the largest step, whatever the times of the files")
+def the_largest_step_is_loaded(records):
     for rank, loads in enumerate(reports(records)[LARGE_NUMBERS.scenario]):
         for saved, loaded in loads:
             expect(
                 loaded == saved,
                 f"{LARGE_NUMBERS.scenario}, one after the other: after that of step {saved}, `load` returned {loaded} "
                 f"on rank {rank}",
-                "in which order `load` goes through the files, where numbers get one more digit",
+                "in which order `load` goes through the files: numbers get one more digit, and the files have the times "
+                "of a copy",
             )
 
 

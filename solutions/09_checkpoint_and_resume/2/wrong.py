@@ -132,6 +132,12 @@ ANSWERS = (
         +    torch.manual_seed(1234 + dist.get_rank())  # a fresh start
     """),
     WrongAnswer(
+        "sorts_by_time", "takes the file that was written last for the newest checkpoint",
+        check="the_largest_step_is_loaded", says="after that of step 100, `load` returned 99", look="times", edit="""
+        -    for path in sorted(Path(folder).glob("step_*.pt"), reverse=True):
+        +    for path in sorted(Path(folder).glob("step_*.pt"), key=os.path.getmtime, reverse=True):
+    """),
+    WrongAnswer(
         "temporary_must_not_exist", "opens the temporary file exclusively, and stumbles over what a killed save left",
         state="crashed", check="raises", says="raised FileExistsError", edit="""
         -        with open(temporary, "wb") as file:
@@ -151,7 +157,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "two_digits", "names with two digits, sorted as text",
-        check="a_stopped_run_resumes_bit_for_bit", says="after that of step 100, `load` returned 99", edit="""
+        check="the_largest_step_is_loaded", says="after that of step 100, `load` returned 99", edit="""
         -        final = Path(folder) / f"step_{step:06d}.pt"
         +        final = Path(folder) / f"step_{step:02d}.pt"
     """),
