@@ -103,7 +103,7 @@ def the_model_is_as_it_was(case, rank, result):
         "what switches the recording off, and what switches it on again?",
     )
     for key, change, look_at in (
-        ("requires_grad", "the parameters of the model do not train any more", "what requires_grad is set to"),
+        ("requires_grad", "other parameters of the model train than before", "what requires_grad is set to"),
         ("gradient_unchanged", "the gradient that the model had accumulated is gone", "what clears .grad"),
         ("samples_unchanged", "the list of samples has changed", "what sorts or fills it in place"),
     ):

@@ -32,7 +32,7 @@ def drive(evaluate, lengths, batch_size, training):
         "modes_before": modes_before,
         "modes_after": modes(model),
         "gradients_enabled_after": torch.is_grad_enabled(),
-        "requires_grad": model.table.requires_grad,
+        "requires_grad": model.table.requires_grad and not model.scale.requires_grad,
         "gradient_unchanged": model.table.grad is not None and bool((model.table.grad == 1).all()),
         "samples_unchanged": [text.tolist() for text in samples] == [text.tolist() for text in texts(lengths)],
     }
@@ -56,6 +56,7 @@ class Model(nn.Module):
     def __init__(self):
         super().__init__()
         self.table = nn.Parameter(2 * torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(5)))
+        self.scale = nn.Parameter(torch.ones(()), requires_grad=False)
         self.dropout = nn.Dropout(0.5)
         self.frozen = nn.Dropout(0.5)  # in evaluation mode, in which it has to stay
         self.block = nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5))  # the second one is frozen, too
@@ -65,7 +66,7 @@ class Model(nn.Module):
         rows = int((targets != IGNORED).any(dim=1).sum())
         self.forwards.append({"rows": rows, "gradients": torch.is_grad_enabled() and self.table.requires_grad})
         means = self.table[inputs].cumsum(dim=1) / torch.arange(1, inputs.shape[1] + 1)[:, None]
-        logits = self.block(self.frozen(self.dropout(means)))
+        logits = self.block(self.frozen(self.dropout(self.scale * means)))
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
 
 
