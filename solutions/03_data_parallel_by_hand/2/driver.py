@@ -115,8 +115,8 @@ def with_sets_of_rank(function):
 
 @functools.cache
 def shared_model():
-    """The one model of all calls of a job, as a training has one model for all steps."""
-    return Branches()
+    """The one model of all calls of a job, as a training has one model for all steps. Its dtype is not the default."""
+    return Branches().double()
 
 
 def drive(function, scenario):

@@ -87,6 +87,12 @@ ANSWERS = (
         -        if any(has_gradient[name]):  # decided by the flags of all ranks, so the same on every rank
         +        if any(has_gradient[name]) or not parameter.requires_grad:
     """),
+    WrongAnswer(
+        "zeros_in_float32", "fills in zeros of the default dtype, whatever that of the parameter is",
+        state="crashed", check="raises", says="raised RuntimeError", edit="""
+        -                parameter.grad = torch.zeros_like(parameter)
+        +                parameter.grad = torch.zeros(parameter.shape)
+    """),
     RightAnswer(
         "names_in_sets_and_sorted", "uses sets of names, sorted before anything is sent",
         edit="""
@@ -126,7 +132,8 @@ ANSWERS = (
             parts = []
             for parameter in trainable:
                 has = parameter.grad is not None
-                parts += [parameter.grad.flatten() if has else torch.zeros(parameter.numel()), torch.tensor([float(has)])]
+                gradient = parameter.grad if has else torch.zeros_like(parameter)
+                parts += [gradient.flatten(), torch.tensor([float(has)])]
             flat = torch.cat(parts)
             dist.all_reduce(flat)
             pieces = flat.split([part.numel() for part in parts])
