@@ -64,8 +64,8 @@ def the_largest_step_is_loaded(records):
                 loaded == saved,
                 f"{LARGE_NUMBERS.scenario}, one after the other: after that of step {saved}, `load` returned {loaded} "
                 f"on rank {rank}",
-                "in which order `load` goes through the files: numbers get one more digit, and the files have the times "
-                "of a copy",
+                "in which order `load` goes through the files: the numbers get one more digit, and the files have the "
+                "times of a copy",
             )
 
 
