@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def collect(script: Path, arguments: list[str], seconds: float) -> dict:
-    """The content of the page, as JSON values."""
+    """The content of the page, as JSON values. seconds: the most that each run may take."""
     runs = {nproc: losses(script, arguments, nproc, seconds) for nproc in (1, 2, 3)}
     folder = os.environ.get(VARIABLE, "progress")
     checked = [event for event in read(Path(folder)) if event["kind"] == "checked"]

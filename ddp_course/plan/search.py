@@ -50,7 +50,10 @@ class SearchResult:
     tried: int = 0
 
     def simplest(self) -> Plan:
-        """The plan with the fewest axes among those whose step is at most SAME times that of the quickest."""
+        """The plan with the fewest axes among those whose step is at most SAME times that of the quickest.
+
+        Ties: without checkpointing, then the lowest stage of ZeRO, then the quickest.
+        """
         return _simplest(self.fits)
 
     def distinct(self) -> list[Plan]:
@@ -62,10 +65,7 @@ class SearchResult:
 
 
 def _simplest(plans: list[Plan]) -> Plan:
-    """See `SearchResult.simplest`.
-
-    Ties: without checkpointing, then the lowest stage of ZeRO, then the quickest. plans: sorted, the quickest first.
-    """
+    """`SearchResult.simplest` of these plans. plans: sorted, the quickest first."""
     close = [plan for plan in plans if plan.step.total <= SAME * plans[0].step.total]
     return min(close, key=lambda plan: (plan.axes, plan.layout.recompute, plan.layout.zero, plan.step.total))
 

@@ -52,7 +52,8 @@ def who_reads(rows: dict, samples: int, title: str, what: str = "sample", stuck:
     return figure
 
 
-def _cell(axes, sample, row, ranks, samples):
+def _cell(axes, sample: int, row: int, ranks: list[int], samples: int) -> None:
+    """Draw the cell of a sample that these ranks read, in order, of `samples` in the row."""
     axes.add_patch(Rectangle((sample + 0.03, row + 0.08), 0.94, 0.84, facecolor="none", edgecolor=EDGE, linewidth=0.6))
     for part, rank in enumerate(ranks):
         height = 0.84 / len(ranks)

@@ -42,7 +42,8 @@ def collectives_started(started: dict, then: dict, title: str):
     return figure
 
 
-def _draw(figure, axes, text, middle, top, width, colour, differ):
+def _draw(figure, axes, text: str | None, middle: float, top: float, width: float, colour: str, differ: bool) -> None:
+    """Draw the box of a collective, framed if the ranks differ, or "not started" for None; sizes are in inches."""
     if text is None:
         axes.text(middle, top + BOX / 2, "not started", ha="center", va="center", color=ALARM, fontsize=FONT)
         return
