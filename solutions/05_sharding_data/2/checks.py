@@ -92,9 +92,11 @@ COUNT = function_job(1, FUNCTION, COUNT_CALLS)
 SETTINGS = [(1, 0), (1, 1), (2, 0), (1, 0)]  # (seed, epoch); the last repeats the first
 
 
-# (seed, epoch, rank) of runs with 12 ranks. An answer that joins the digits of the three numbers, or gives each number
-# one digit, has equal seeds for some of these. So has 100 * seed + epoch: epoch 100 of seed 1 is epoch 0 of seed 2.
-KEYS = [(1, epoch, 0) for epoch in range(101)] + [(1, 0, rank) for rank in range(1, 12)]
+MANY_RANKS = 13  # 48 samples are no equal shares of theirs, as they are for up to 4 ranks
+# (seed, epoch, rank) of runs with so many ranks. An answer that joins the digits of the three numbers, or gives each
+# number one digit, has equal seeds for some of these. So has 100 * seed + epoch: epoch 100 of seed 1 is epoch 0
+# of seed 2.
+KEYS = [(1, epoch, 0) for epoch in range(101)] + [(1, 0, rank) for rank in range(1, MANY_RANKS)]
 KEYS += [(1, 1, 1), (1, 1, 11), (1, 11, 1), (2, 0, 0), (11, 1, 0), (11, 1, 1)]
 
 
@@ -104,8 +106,10 @@ DRAW_CALLS = [
     for seed, epoch in SETTINGS
 ]
 DRAWS = jobs_of("draw", DRAW_CALLS)
-# One process draws for one of the 12 ranks in each call.
-DRAW_KEYS = function_job(1, "draw", {"seed {}, epoch {}, rank {} of 12".format(*key): (*key, 12) for key in KEYS})
+# One process draws for one of the ranks in each call.
+DRAW_KEYS = function_job(
+    1, "draw", {"seed {}, epoch {}, rank {} of {}".format(*key, MANY_RANKS): (*key, MANY_RANKS) for key in KEYS}
+)
 JOBS = [COUNT, *DRAWS, DRAW_KEYS]
 
 
@@ -158,19 +162,22 @@ def weights_are_equal_and_samples_disjoint(records):
             f"world size with this seed has {show(first)}",
             "what may the seed of the weights depend on, and what not?",
         )
-    for case in cases(records[:-1]):  # DRAW_KEYS, the last one, has no samples of all ranks of an epoch
-        counts = count_faults(case.results, SAMPLES)
+    epochs = [(case.where, case.results) for case in cases(records[:-1])]
+    # Of DRAW_KEYS, the last one, all ranks of this epoch.
+    many = [case.results[0] for case in cases(records[-1:]) if case.args[0][:2] == (1, 0)]
+    for begin, results in [*epochs, (f"with {MANY_RANKS} ranks (seed 1, epoch 0): ", many)]:
+        counts = count_faults(results, SAMPLES)
         expect(
             not counts["read again"] and not counts["never read"],
-            f"{case.where}{counts['read again']} readings are of samples that were read before, and "
+            f"{begin}{counts['read again']} readings are of samples that were read before, and "
             f"{counts['never read']} of {SAMPLES} samples are read by no rank",
-            "ranks take slices: of one order or of several?",
+            "ranks take slices: of one order or of several?"
+            if counts["read again"]
+            else "where the last slice ends, if the ranks cannot have equal ones",
         )
-        sizes = {len(result["samples"]) for result in case.results}
+        sizes = {len(result["samples"]) for result in results}
         expect(
-            max(sizes) - min(sizes) <= 1,
-            f"{case.where}the ranks read {sorted(sizes)} samples",
-            "how the order is sliced",
+            max(sizes) - min(sizes) <= 1, f"{begin}the ranks read {sorted(sizes)} samples", "how the order is sliced"
         )
 
 

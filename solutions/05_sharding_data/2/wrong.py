@@ -5,9 +5,10 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "blocks_lose_the_rest", "cuts the order into equal blocks and loses what is left",
-        check="weights_are_equal_and_samples_disjoint", says="samples are read by no rank", edit="""
+        check="weights_are_equal_and_samples_disjoint", says="with 13 ranks (seed 1, epoch 0): 0 readings", look="where the last slice ends", edit="""
         -    samples = order[rank::world_size].tolist()
-        +    samples = order[rank * (SAMPLES // 5) : (rank + 1) * (SAMPLES // 5)].tolist()
+        +    share = SAMPLES // world_size
+        +    samples = order[rank * share : (rank + 1) * share].tolist()
     """),
     WrongAnswer(
         "counts_48", "counts what is never read among 48 samples, whatever the number given",
@@ -155,7 +156,7 @@ ANSWERS = (
                 seeded(seed, 0)
                 weights = torch.randn(6)
                 seeded(seed, 1, epoch)
-                samples = torch.randperm(SAMPLES).chunk(world_size)[rank].tolist()
+                samples = torch.randperm(SAMPLES).tensor_split(world_size)[rank].tolist()
                 seeded(seed, 2, epoch, rank)
                 dropout = torch.rand(32) < 0.5
                 noise = torch.randn(6)
