@@ -110,8 +110,8 @@ def likely_mistakes(case, rank):
     late_targets = [F.pad(windows_of(case.scenario)[:, positions][:, 1:], (0, 1), value=PAD) for positions in by_rank]
     late_sums = [target_losses(case, *pair).sum() for pair in zip(late_targets, by_rank, strict=True)]
     late_counts = [targets.ne(PAD).sum() for targets in late_targets]
-    followed = torch.cat([positions[:-1][positions.diff() == 1] for positions in by_rank])  # by the rank's next token
-    within_chunks = float(target_losses(case)[:, followed].sum() / targets_of(case)[:, followed].ne(PAD).sum())
+    within = torch.arange(1, LENGTH + 1) % (LENGTH // (2 * case.world)) != 0  # not the last token of a chunk
+    within_chunks = float(target_losses(case)[:, within].sum() / targets_of(case)[:, within].ne(PAD).sum())
     rolled = windows_of(case.scenario).roll(-1, 1)
     rolled_mean = float(target_losses(case, rolled).sum() / rolled.ne(PAD).sum())
     mean_over_tokens = float(sum(sums) / targets_of(case).numel())

@@ -52,6 +52,8 @@ def the_gradient_is_that_of_one_process(case):
                 look_at = "the replicas differ from each other as well: whose gradients are added up?"
             if len(ranks) == 1:
                 look_at = "over which targets the mean is taken"
+            if step:
+                look_at = "step 1 was right: what is left of it, such as gradients that are not set to zero?"
             subject = f"{moment(step, mesh)}{name} on rank {rank}"
             expect_small_gap(gap, CLOSE, subject, look_at, "its part of one process")
 

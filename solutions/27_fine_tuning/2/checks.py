@@ -22,7 +22,7 @@ FUNCTION = "dpo_loss"
 BETA = 0.5
 LONG = "long answers, far from the reference"
 PAIRS = {  # the number on each rank; first a step in which no two mistakes give one number
-    "three ranks": (2, 1, 4),
+    "three ranks": (3, 1, 4),
     "as many everywhere": (3, 3),
     "rank 1 has more pairs": (1, 5),
     "rank 0 has none": (0, 4),

@@ -11,7 +11,8 @@ from .given import TEMPERATURE
 
 FUNCTION = "supervised_contrastive_loss"
 CLOSE = 1e-9  # float64
-CODE = 2**60  # labels may be hashes: as floating-point numbers of this size, neighbours are equal
+# Labels may be hashes. The first and the last are equal in float64, the first two in int32.
+CODES = 2**60 + torch.tensor([0, 2**32, 1])
 
 
 def calls(world):
@@ -26,7 +27,7 @@ def calls(world):
         "the classes differ between the ranks": random + 2 * torch.arange(world)[:, None],
         f"rank {world - 1} has no positive": last_rank_different,
         "no row has a positive": all_different,
-        "labels just above 2**60": CODE + random,
+        "labels just above 2**60": CODES[random],
     }
     return tuple(Call([(row.clone(),) for row in labels], scenario) for scenario, labels in batches.items())
 
@@ -113,4 +114,4 @@ def the_gradients_are_right(case, rank, result):
 
 @check("labels are compared as whole numbers", scenarios=EXACT)
 def labels_are_exact(case):
-    expect_the_loss(case, "the type in which labels are sent: as floating-point numbers, 2**60 and 2**60 + 1 are equal")
+    expect_the_loss(case, "the dtype: float64 makes 2**60 and 2**60 + 1 equal, int32 2**60 and 2**60 + 2**32")

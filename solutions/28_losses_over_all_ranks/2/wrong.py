@@ -54,9 +54,9 @@ ANSWERS = (
         +    all_labels = torch.cat(gather(torch.cat([features.detach(), labels[:, None]], dim=1)))[:, -1]
     """),
     WrongAnswer(
-        "labels_as_floats", "gathers the labels in float32",
-        check=LABELS, says="the mean of the ranks' losses is", look="2**60", edit="""
-        +    labels = labels.float()
+        "labels_in_int32", "gathers the labels in int32, which keeps their last 32 bits",
+        check=LABELS, says="the mean of the ranks' losses is", look="int32", edit="""
+        +    labels = labels.int()
              all_labels = torch.cat(gather(labels))
     """),
     RightAnswer(
