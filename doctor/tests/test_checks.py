@@ -40,10 +40,10 @@ def add(kind, at, ranks=BOTH, **facts):
     return edit
 
 
-def without(*kinds, ranks=BOTH, begin=0):
+def without(*kinds, ranks=BOTH, begin=0, end=None):
     def edit(run):
         for rank in ranks:
-            left_out = [event for kind in kinds for event in run.audits[rank].of(kind)[begin:]]
+            left_out = [event for kind in kinds for event in run.audits[rank].of(kind)[begin:end]]
             run.audits[rank].events = [event for event in run.audits[rank].events if event not in left_out]
 
     return edit
@@ -79,6 +79,12 @@ def in_calls(ranks=BOTH, end=None, train=True, **facts):
     return edit
 
 
+def cleared(run):
+    """Lets each rank clear its gradients before each step but the first."""
+    for step in run.audits[0].of("step")[1:]:
+        add("cleared", step["at"] - 0.5)(run)
+
+
 def third_rank(run):
     run.audits[2] = copy.deepcopy(run.audits[1])
 
@@ -106,12 +112,20 @@ def own_metric(percent=1, count=1):
     return edit
 
 
-def validates_on_training_data(of_rank, count=None):
-    """Lets rank 0 validate on samples that a rank trains on."""
+def second_epoch_as_first(run):
+    """Lets each rank read the second epoch in the order of the first."""
+    for audit in run.audits.values():
+        first, later = ([e for e in audit.of("indices") if (e["loader"], e["epoch"]) == (0, n)] for n in (0, 1))
+        for event, earlier in zip(later, first, strict=True):
+            event["indices"] = earlier["indices"]
+
+
+def validates_on_training_data(of_rank, count=None, ranks=(0,)):
+    """Lets ranks validate on samples that one rank trains on."""
 
     def edit(run):
         samples = run.audits[of_rank].training_calls()[0]["samples"][:count]
-        in_calls((0,), train=False, samples=samples)(run)
+        in_calls(ranks, train=False, samples=samples)(run)
         for call in (call for audit in run.audits.values() for call in audit.training_calls()[7:]):
             call["samples"] = None
 
@@ -128,6 +142,10 @@ def starts_from(number):
             put("step", (rank,), end=1, weights_before=weights)(run.second)
 
     return edit
+
+
+def several(*edits):
+    return lambda run: [edit(run) for edit in edits]
 
 
 def has(**facts):
@@ -157,10 +175,10 @@ def scaled(factor):
 
 def other_weights(begin=0, **facts):
     """An edit that makes rank 1's weights others from a step on."""
-    sums = lambda sums: [[2 * a + 1, 2 * b + 1] for a, b in sums]  # noqa: E731
-    after = put("step", (1,), begin, weights_after=other, sums=sums, **facts)
-    before = put("step", (1,), begin + 1 if begin else 0, weights_before=other)
-    return lambda run: (after(run), before(run))
+    return several(
+        put("step", (1,), begin, weights_after=other, sums=[[9.0, 9.0]] * 9, **facts),
+        put("step", (1,), begin + 1 if begin else 0, weights_before=other),
+    )
 
 
 NO_GROUP, NO_DDP = without("group begins", "group ends"), without("ddp")
@@ -168,18 +186,17 @@ OWN = {"on_gradients": True, "is_async": False, "values": [], "number": 900}
 ASYNC = {"on_gradients": False, "is_async": True, "values": [], "number": 901}
 STARTS_APART = put("step", (1,), end=1, weights_before=other)
 MODEL_PARALLEL = add("collective", 3.5, name="send", on_gradients=False, is_async=False, values=[], number=902)
-CLEARED = lambda run: [add("cleared", step["at"] - 0.5)(run) for step in run.audits[0].of("step")[1:]]  # noqa: E731
-BUFFERS_DIFFER = lambda run: [put("call", (i,), buffers={"mean": i, "var": i})(run) for i in BOTH]  # noqa: E731
+BUFFERS_DIFFER = several(*(put("call", (rank,), buffers={"mean": rank, "var": rank}) for rank in BOTH))
 OTHER_START, OTHER_GRADIENTS = put("step", weights_before=other), put("step", gradients=other)
 NO_STATE = put("step", state=[None] * 4)
-SAME_SAMPLES = lambda run: same("indices", "indices")(run) or put("batch", samples=None)(run)  # noqa: E731
+SAME_SAMPLES = several(same("indices", "indices"), put("batch", samples=None))
 NOTHING_SENT = without("collective")
-ALL_PRINT = lambda run: add("print", 99, (1,), numbers=[])(run) or put("print", frames=FRAMES)(run)  # noqa: E731
-PADDED = lambda run: (put("epoch", distributed=True)(run), same("indices", "indices", 7, 8)(run))  # noqa: E731
-PRINTED = lambda run: (  # noqa: E731
-    put("backward", (0,), end=1, value=0.777)(run),
-    put("backward", (1,), end=1, value=0.2)(run),
-    add("print", 6.5, (0,), numbers=["0.777"])(run),
+ALL_PRINT = several(add("print", 99, (1,), numbers=[]), put("print", frames=FRAMES))
+PADDED = several(put("epoch", distributed=True), same("indices", "indices", 7, 8))
+PRINTED = several(
+    put("backward", (0,), end=1, value=0.777),
+    put("backward", (1,), end=1, value=0.2),
+    add("print", 6.5, (0,), numbers=["0.777"]),
 )
 RATE_3 = put("rates", highest=[0.15])
 SHARE = same("batch", "samples", 1, 4)
@@ -195,6 +212,7 @@ ROWS = [
     ("timeout", "R", [put("group begins", made_by="library")], "unknown", "itself made no process group"),
     ("threads", "R", [NO_GROUP], "unknown", "made no process group"),
     ("threads", "R", [has(cores=1)], "ok", "1 thread x 2 processes, 1 cores"),
+    ("threads", "R", [put("group ends", threads=2), has(cores=4)], "ok", "2 threads x 2 processes, 4 cores"),
     ("threads", "R", [put("group ends", threads=2)], "wrong", "2 threads x 2 processes, 2 cores"),
     ("threads", "R", [NO_GROUP, add("threads", 1, number=4), add("threads", 2, number=2)], "wrong", "4 threads"),
     ("replicas", "R", [NO_GROUP], "unknown", "no optimizer"),
@@ -216,15 +234,9 @@ ROWS = [
     ("replicas", "R", [other_weights(2, state=[1] * 4)], "wrong", "the optimizers' states differ"),
     ("replicas", "R", [other_weights(2)], "wrong", "different steps from the same gradient"),
     ("unused", "R", [put("step", has_closure=True)], "unknown", "calls a closure"),
-    (
-        "unused",
-        "R",
-        [put("step", has_gradient=[False, True, True, True])],
-        "note",
-        "1 of 4 parameters (of shape [8, 4])",
-    ),
+    ("unused", "R", [put("step", has_gradient=[False, True, True, True])], "note", "1 of 4 parameters (of shape [8,"),
     ("unused", "R", [put("step", has_gradient=[False] * 4), other_weights()], "wrong", "the replicas differ"),
-    ("unused", "R", [put("step", has_gradient=[False] * 4), other_weights(), NO_DDP], "note", "never got a gradient"),
+    ("unused", "R", [put("step", has_gradient=[False] * 4), other_weights(), NO_DDP], "note", "never got a gradient."),
     ("averaged", "R", [scaled(2)], "wrong", "summed over 2 ranks"),
     ("averaged", "R", [scaled(2), put("backward", factor=0.5)], "ok", "divided by their number"),
     ("averaged", "R", [scaled(2), put("backward", factor=0.7)], "unknown", "right only if"),
@@ -251,33 +263,22 @@ ROWS = [
     ),
     ("averaged", "R", [opposite], "unknown", "could not be compared"),
     ("averaged", "R", [not_sent], "wrong", "each rank steps with its own."),
+    ("averaged", "R", [not_sent, STARTS_APART], "wrong", "each rank steps with its own."),
     ("averaged", "R", [not_sent, put("call", syncs=False)], "wrong", "all passes ran under no_sync()"),
-    ("averaged", "R", [not_sent, put("call", begin=2, syncs=False)], "wrong", "the last pass before a step ran under"),
+    ("averaged", "R", [not_sent, put("call", end=-2, syncs=False)], "wrong", "the last pass before a step ran under"),
     ("averaged", "R", [not_sent, NO_DDP], "wrong", "no gradient is sent between the ranks"),
     ("averaged", "R", [not_sent, NO_DDP, without("backward")], "wrong", "no gradient is sent between the ranks"),
     ("averaged", "R", [not_sent, NO_DDP, STARTS_APART], "unknown", "could not be compared"),
     ("averaged", "R", [not_sent, NO_DDP, MODEL_PARALLEL], "unknown", "could not be compared"),
-    (
-        "averaged",
-        "R",
-        [not_sent, NO_DDP, add("collective", 6.5, name="all_reduce", **OWN)],
-        "wrong",
-        "each rank steps with",
-    ),
-    (
-        "averaged",
-        "R",
-        [not_sent, NO_DDP, add("collective", 11.5, name="all_reduce", **OWN)],
-        "wrong",
-        "sent after the step",
-    ),
+    ("averaged", "R", [not_sent, NO_DDP, add("collective", 6.5, name="all_reduce", **OWN)], "wrong", "each rank steps"),
+    ("averaged", "R", [not_sent, NO_DDP, add("collective", 11.5, name="all_reduce", **OWN)], "wrong", "sent after the"),
     ("averaged", "R", [add("collective", 3.5, name="all_reduce", **ASYNC)], "ok", "used the mean"),
-    ("averaged", "R", [add("collective", 999, name="all_reduce", **ASYNC | OWN)], "ok", "used the mean"),
+    ("averaged", "R", [add("collective", 999, name="all_reduce", **OWN | {"is_async": True})], "ok", "used the mean"),
     ("averaged", "L", [put("clip", (1,), values=[None] * 6)], "ok", "used the mean"),
     ("averaged", "L", [put("clip", (1,), values=times(2)), put("step", (1,), gradients=other)], "ok", "used the mean"),
     ("averaged", "L", [put("clip", (1,), values=times(2))], "wrong", "clips its own gradient"),
-    ("accumulated", "R", [CLEARED], "wrong", "5 of 6 backward passes"),
-    ("accumulated", "R", [CLEARED, put("step", local=[None] * 4)], "ok", "none was cleared"),
+    ("accumulated", "R", [cleared], "wrong", "5 of 6 backward passes"),
+    ("accumulated", "R", [cleared, put("step", local=[None] * 4)], "ok", "none was cleared"),
     ("buffers", "R", [], "unknown", "no model with buffers"),
     ("buffers", "L", [in_calls(buffers={})], "unknown", "no model with buffers"),
     ("buffers", "R", [put("call", end=1, buffers={"mean": 1})], "unknown", "one forward pass only"),
@@ -301,13 +302,7 @@ ROWS = [
     ("state", "L", [in_calls((1,), train=False, weights=1)], "wrong", "has other weights on each rank"),
     ("state", "L", [in_calls((1,), train=False, weights=None)], "ok", "the same weights"),
     ("state", "L", [in_calls((1,), train=False, weights=1, model="Ema")], "ok", "the same weights"),
-    (
-        "state",
-        "L",
-        [third_rank, in_calls((1,), train=False, weights=1)],
-        "wrong",
-        "not have the same weights on all ranks",
-    ),
+    ("state", "L", [third_rank, in_calls((1,), train=False, weights=1)], "wrong", "not have the same weights on all"),
     ("tokens", "R", [NO_DDP], "unknown", "no gradients are averaged"),
     ("tokens", "R", [put("backward", reduction="other")], "unknown", "how the loss is reduced"),
     ("tokens", "R", [put("backward", (1,), count=4)], "wrong", "(8 and 4 in one pass)"),
@@ -349,29 +344,24 @@ ROWS = [
     ("metrics", "L", [own_metric(count=13), NOTHING_SENT], "wrong", "which covers only its own share"),
     ("metrics", "L", [own_metric(count=9), NOTHING_SENT], "unknown", "cannot be told from outside"),
     ("metrics", "L", [own_metric()], "unknown", "cannot be told from outside"),
-    (
-        "metrics",
-        "L",
-        [own_metric(), NOTHING_SENT, put("item", gradients=True)],
-        "unknown",
-        "cannot be told from outside",
-    ),
+    ("metrics", "L", [own_metric(), NOTHING_SENT, put("item", gradients=True)], "unknown", "cannot be told from"),
     ("metrics", "L", [own_metric(), NOTHING_SENT, ALL_PRINT], "unknown", "cannot be told from outside"),
     ("metrics", "L", [own_metric(), NOTHING_SENT, SAME_SAMPLES], "unknown", "told"),
     ("metrics", "R", [], "unknown", "rank 0 prints no numbers"),
     ("metrics", "R", [NO_GROUP, PRINTED], "unknown", "rank 0 prints no numbers"),
     ("metrics", "R", [PRINTED], "note", "rank 0 prints the loss of its own batch, 0.777, where the others have 0.2"),
+    (
+        "metrics",
+        "R",
+        [PRINTED, put("backward", (0,), end=1, value=0.7), put("print", numbers=["0.7"])],
+        "unknown",
+        "told",
+    ),
     ("metrics", "R", [PRINTED, put("print", numbers=["0.7"])], "unknown", "cannot be told from outside"),
     ("metrics", "R", [PRINTED, add("print", 6.5, (1,), numbers=[])], "unknown", "cannot be told from outside"),
     ("samples", "L", [put("batch", (1,), samples=None)], "unknown", "the batches differ"),
     ("samples", "L", [same("batch", "samples")], "wrong", "the same samples in the same order"),
-    (
-        "samples",
-        "L",
-        [same("batch", "samples", end=7, step=-1)],
-        "wrong",
-        "every rank reads all 26 samples in each epoch",
-    ),
+    ("samples", "L", [same("batch", "samples", end=7, step=-1)], "wrong", "every rank reads all 26 samples in each"),
     (
         "samples",
         "L",
@@ -386,42 +376,28 @@ ROWS = [
     ("samples", "L", [SHARE, LOADER_OF_ITS_OWN, put("batch", distinctive=False)], "ok", "none read by two ranks"),
     ("samples", "L", [SHARE, LOADER_OF_ITS_OWN, put("batch", (0,), end=1, samples=[5] * 4)], "ok", "none read by two"),
     ("samples", "L", [without("batch")], "ok", "in a whole pass over the data"),
+    ("samples", "L", [without("batch"), put("call", distinctive=False)], "unknown", "the batches differ"),
+    ("samples", "L", [without("batch"), in_calls((0,), end=1, samples=None)], "unknown", "the batches differ"),
+    ("samples", "L", [same("indices", "indices", 0, 1)], "ok", "none read by two ranks"),
+    ("samples", "L", [same("indices", "indices"), put("epoch", batch_size=None)], "wrong", "26 samples are read by"),
+    ("validation", "L", [without("batch", ranks=(1,))], "unknown", "no DataLoader was read without gradients on every"),
+    ("reshuffled", "L", [second_epoch_as_first], "wrong", "the order of the first. Call sampler.set_epoch(epoch)"),
+    ("reshuffled", "L", [second_epoch_as_first, LOADER_OF_ITS_OWN], "wrong", "the order of the first. Seed only once."),
+    ("reshuffled", "L", [second_epoch_as_first, without("backward", end=7)], "ok", "had another order"),
+    ("split", "L", [validates_on_training_data(of_rank=1, ranks=BOTH)], "unknown", "samples of the training are"),
+    ("samples", "L", [without("batch"), same("call", "samples", 0, 1), has(single="x")], "unknown", "the batches"),
     ("samples", "L", [without("call", "batch")], "unknown", "what the model was called with"),
     ("split", "L", [NO_DDP], "unknown", "are not known on all ranks"),
     ("split", "L", [in_calls((1,), samples=None)], "unknown", "are not known on all ranks"),
-    (
-        "split",
-        "L",
-        [validates_on_training_data(of_rank=1)],
-        "wrong",
-        "4 samples that one rank validates on are trained on",
-    ),
-    (
-        "split",
-        "L",
-        [validates_on_training_data(of_rank=1, count=1)],
-        "unknown",
-        "samples of the training are evaluated",
-    ),
+    ("split", "L", [validates_on_training_data(of_rank=1)], "wrong", "4 samples that one rank validates on are"),
+    ("split", "L", [validates_on_training_data(of_rank=1, count=1)], "unknown", "samples of the training are"),
     ("split", "L", [validates_on_training_data(of_rank=0)], "unknown", "samples of the training are evaluated"),
     ("draws", "R", [NO_DDP], "unknown", "do not train one model"),
     ("draws", "R", [DRAW], "unknown", "no random numbers were drawn"),
     ("draws", "R", [DRAW, DRAW], "unknown", "whether that is meant is not known"),
-    (
-        "draws",
-        "R",
-        [DRAW, DRAW, put("draw", is_array=True)],
-        "wrong",
-        "numpy gives the same numbers on all ranks, in each of 2",
-    ),
+    ("draws", "R", [DRAW, DRAW, put("draw", is_array=True)], "wrong", "numpy gives the same numbers on all ranks, in"),
     ("draws", "R", [DRAW, DRAW, put("draw", (1,), state=2)], "ok", "draw different numbers"),
-    (
-        "draws",
-        "L",
-        [put("fetch", drawn={"torch": 1}), put("fetch", worker=0)],
-        "wrong",
-        "torch's generator gives the same",
-    ),
+    ("draws", "L", [put("fetch", drawn={"torch": 1}), put("fetch", worker=0)], "wrong", "torch's generator gives the"),
     (
         "draws",
         "L",
@@ -432,13 +408,7 @@ ROWS = [
     ("draws", "L", [put("fetch", drawn={"random": 1}), put("fetch", (1,), drawn={})], "ok", "different numbers"),
     ("draws", "L", [put("fetch", end=1, drawn={"random": 1}), without("fetch", begin=1)], "ok", "different numbers"),
     ("draws", "L", [put("fetch", drawn={"random": 1}, gradients=False)], "unknown", "no random numbers"),
-    (
-        "draws",
-        "L",
-        [put("fetch", drawn={"random": 1}, frames=())],
-        "wrong",
-        "random gives the same numbers on all ranks",
-    ),
+    ("draws", "L", [put("fetch", drawn={"random": 1}, frames=())], "wrong", "random gives the same numbers on all"),
     ("draws", "R", [DRAW, DRAW, put("draw", at=0.5)], "unknown", "no random numbers were drawn"),
     ("samples", "L", [LOADER_OF_ITS_OWN], "ok", "none read by two ranks"),
     ("samples", "R", [NO_DDP], "unknown", "do not train one model"),
@@ -462,51 +432,21 @@ ROWS = [
     ("resume", "R", [second(OTHER_START)], "wrong", "begins with weights that the first never had"),
     ("resume", "R", [second(put("step", optimizer=1))], "wrong", "begins with weights that the first never had"),
     ("resume", "R", [second(OTHER_START), second(without("load"))], "unknown", "loaded nothing of what the first"),
-    (
-        "resume",
-        "R",
-        [second(OTHER_START), second(put("load", path="/x"))],
-        "unknown",
-        "loaded nothing of what the first",
-    ),
+    ("resume", "R", [second(OTHER_START), second(put("load", path="/x"))], "unknown", "loaded nothing of what the"),
     ("resume", "R", [starts_from(0)], "wrong", "begins with the weights of the beginning"),
     ("resume", "R", [second(without("load"))], "ok", "after step 2 of 6"),
     ("resume", "R", [second(without("load")), second(put("step", rates=[0.01]))], "wrong", "is 0.01, not 0.0375"),
     ("resume", "R", [second(put("step", begin=1, rates=[0.01]))], "wrong", "is 0.01, not 0.025 at its step 2"),
-    (
-        "resume",
-        "R",
-        [second(put("step", state=[None] * 4, weights_after=other))],
-        "wrong",
-        "not have the state that it had",
-    ),
+    ("resume", "R", [second(put("step", state=[None] * 4, weights_after=other))], "wrong", "not have the state that"),
     ("resume", "R", [second(OTHER_GRADIENTS), second(in_calls(inputs=0))], "note", "it reads other data than the run"),
     ("resume", "R", [second(OTHER_GRADIENTS)], "note", "other ones on the same data"),
     ("resume", "R", [second(put("step", weights_after=other))], "note", "another step from the same gradients"),
     ("resume", "R", [second(put("step", begin=1, weights_before=other))], "note", "same gradients at its step 2"),
-    (
-        "resume",
-        "R",
-        [has(not_set_back="W"), second(without("load"))],
-        "unknown",
-        "W, and the second run loaded nothing",
-    ),
+    ("resume", "R", [has(not_set_back="W"), second(without("load"))], "unknown", "W, and the second run loaded"),
     ("resume", "R", [has(not_set_back="W")], "unknown", "the last save may be older"),
     ("resume", "R", [has(not_set_back="W"), starts_from(6)], "unknown", "the rest cannot be compared: W"),
-    (
-        "resume",
-        "R",
-        [has(not_set_back="W"), starts_from(6), second(NO_STATE)],
-        "wrong",
-        "without the state of its optimizer",
-    ),
-    (
-        "resume",
-        "R",
-        [has(not_set_back="W"), starts_from(6), second(NO_STATE), NO_STATE],
-        "unknown",
-        "the rest cannot be",
-    ),
+    ("resume", "R", [has(not_set_back="W"), starts_from(6), second(NO_STATE)], "wrong", "without the state of its"),
+    ("resume", "R", [has(not_set_back="W"), starts_from(6), second(NO_STATE), NO_STATE], "unknown", "the rest cannot"),
 ]
 
 
@@ -515,7 +455,7 @@ def test_what_the_checks_say_of_edited_runs():
     unexpected = []
     for check, base, edits, status, says in ROWS:
         finding = result_of(CHECKS[check][1], edited(runs[base], edits))
-        if finding.status != status or says not in f"{finding.text}.":
+        if finding.status != status or says not in f"{finding.text}. {finding.cure}":
             unexpected.append(f"{check}: {status}, {says!r}: but {finding.status}, {finding.text!r}")
     assert not unexpected, "\n".join(unexpected)
 

@@ -187,9 +187,9 @@ def draws(run: AuditedRun) -> Finding:
         for name in {name for row in rows for event in row for name in event["drawn"]}:
             states = [[event["drawn"].get(name) for event in row] for row in rows]
             any_draw = True
-            if len(states) >= 2 and all(None not in row and len(set(row)) == 1 for row in states):
-                frames = next((event["frames"] for row in rows for event in row if event["frames"]), ())
-                frames = frames or (run.first("epoch") or {"frames": ()})["frames"]
+            if len(states) >= 2 and all(len(set(row)) == 1 for row in states):
+                frames = next((event["frames"] for row in rows for event in row if event["frames"]), None)
+                frames = frames or run.first("epoch")["frames"]
                 title = "torch's generator" if name == "torch" else name
                 text = f"while samples are made, {title} gives the same numbers on all ranks, in {len(rows)} batches"
                 return wrong(text, frames, "S15", cure)

@@ -63,7 +63,7 @@ def metrics(run: AuditedRun) -> Finding:
             sizes = " and ".join(str(_size(share)) for share in ranks.values())
             text = f"the mean of the ranks' means is taken, over shares of {sizes} samples"
             return wrong(text, sent["frames"], "S5", REDUCE)
-    if run.has_group and (finding := _unreduced_choice(run)):
+    if finding := _unreduced_choice(run):
         return finding
     require(run.has_group and run.of("print").get(0), "rank 0 prints no numbers")
     return _unreduced_loss(run) or unknown("what else is printed cannot be told from outside")
