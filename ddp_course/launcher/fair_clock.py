@@ -86,9 +86,7 @@ def _computed(previous: ThreadTimes, times: ThreadTimes) -> float:
     return ran if ran > WAKE * (times.runs - previous.runs) else 0.0
 
 
-def _processor_seconds(
-    parent: int | None,
-) -> tuple[dict[tuple[int, float], float], dict[tuple[int, str], ThreadTimes]]:
+def _processor_seconds(parent: int | None) -> tuple[dict[tuple[int, float], float], dict[tuple[int, str], ThreadTimes]]:
     """Read the times of all descendants of the process `parent`; None is this process.
 
     Returns {(pid, start time): seconds of processor time} and, on Linux, {(pid, thread id): times}.
