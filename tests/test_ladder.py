@@ -182,7 +182,9 @@ def test_three_axes_of_two_ranks_each(tmp_path):
     out = tmp_path / "records.jsonl"
     flags = ("--fault", ",".join(["none", *FAULTS]), "--rungs", "data x pipeline x tensor,three axes: own norm")
     warm.ranks(shared_groups.__file__, *flags, "--steps", 2, "--out", out, nproc=8, exit_code=1)
-    for record in ladder_figure.read_ladder(out):
+    records = ladder_figure.read_ladder(out)
+    assert len(records) == 2 * (1 + len(FAULTS))
+    for record in records:
         wrong = record["fault"] != "none" or "own norm" in record["rung"]
         assert (record["gap"] > 1000 * record["tolerance"]) if wrong else record["gap"] <= record["tolerance"], record
 
