@@ -186,6 +186,17 @@ MISTAKES = {  # question: {mistake: (edit of the solution, part of `observed`, p
             "which of several texts",
         ),
     },
+    "24.2": {
+        "a chunk's last token has no target": (
+            """
+            -    targets = F.pad(windows[:, 1:], (0, 1), value=PAD)
+            +    chunks = windows.chunk(2 * world, -1)
+            +    targets = torch.cat([F.pad(chunk[:, 1:], (0, 1), value=PAD) for chunk in chunks], -1)
+            """,
+            "without a target for the last token of a chunk",
+            "shift first, then cut",
+        )
+    },
     "26.1": {
         "builds each group twice, and the first rank returns the other one": (
             """
@@ -197,7 +208,32 @@ MISTAKES = {  # question: {mistake: (edit of the solution, part of `observed`, p
             "which group each rank returns",
         )
     },
+    "26.2": {
+        "adds up the gradients of all steps": (
+            """
+            -        self.optimizer.zero_grad()
+            """,
+            "in step 2 ",
+            "gradients that are not set to zero",
+        )
+    },
     "27.2": {
+        "the mean over this rank's pairs, and 0 if there are none": (
+            """
+            -    return losses.sum() * dist.get_world_size() / pairs
+            +    return losses.sum() / max(len(losses), 1)
+            """,
+            "the mean over this rank's pairs",
+            "the other ranks",
+        ),
+        "counts answers": (
+            """
+            -    pairs = torch.tensor(len(losses))
+            +    pairs = torch.tensor(len(policy))
+            """,
+            "the mean over answers",
+            "a pair has two answers",
+        ),
         "the logarithm of a sigmoid": (
             """
             -    losses = -F.logsigmoid(beta * (chosen - rejected))
