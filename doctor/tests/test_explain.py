@@ -174,6 +174,15 @@ def test_a_connection_error_in_torch_utils_data_is_a_dead_worker(error):
 @smoke
 def test_many_ranks_are_not_all_listed():
     assert who(range(0, 40, 2)) == "ranks 0, 2, 4, 6, 8, 10 and 14 more"
+    lines = [f"[rank{i}]: RuntimeError: Connection closed by peer [10.0.0.{i}]:1\n" for i in range(12)]
+    text = explain_text("[rank12]: torch.cuda.OutOfMemoryError: CUDA out of memory.\n" + "".join(lines))
+    assert text.startswith("VERDICT: rank 12") and "\n... and 4 more\n" in text and "rank 8" not in text
+
+
+@smoke
+def test_a_rank_whose_log_has_no_error_is_the_one_that_left():
+    lost = Log("RuntimeError: Connection closed by peer\n", "rank_0.log")
+    assert explain_logs([lost, Log("done\n", "rank_1.log")])[0].ranks == (1,)
 
 
 @smoke

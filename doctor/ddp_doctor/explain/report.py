@@ -28,8 +28,7 @@ def page(explanation: Explanation, facts: Facts) -> str:
         )
     frame = explanation.frame
     where = f", in {frame[0]}:{frame[1]}" if frame and not LIBRARY.search(frame[0]) else ""
-    line = f" ({explanation.line.where})" if explanation.line else ""
-    lines = [f"VERDICT: {explanation.sentence}{where}{line}."]
+    lines = [f"VERDICT: {explanation.sentence}{where} ({explanation.line.where})."]
     lines += [f"Why: {message.cause}."] if message.cause else []
     lines += [f"What to do: {message.first_step}", ""]
     if explanation.sentence.startswith("every rank"):
