@@ -60,7 +60,7 @@ def metrics(run: AuditedRun) -> Finding:
             text = f"rank 0 prints {number}, which covers only its own share of the validation data: "
             return wrong(f"{text}nothing was reduced", event["frames"], "S20", REDUCE)
         if sent := _mean_of_means(run, ranks):
-            sizes = " and ".join(str(_size(share)) for share in ranks.values())
+            sizes = " and ".join(str(len(share["samples"])) for share in ranks.values())
             text = f"the mean of the ranks' means is taken, over shares of {sizes} samples"
             return wrong(text, sent["frames"], "S5", REDUCE)
     if finding := _unreduced_choice(run):
@@ -70,7 +70,7 @@ def metrics(run: AuditedRun) -> Finding:
 
 
 def _disjoint_validations(run: AuditedRun):
-    """Yields {rank: {"at", "end", "indices", "samples"}} of each validation in which the ranks read disjoint samples.
+    """Yields {rank: {"at", "end", "samples"}} of each validation in which the ranks read disjoint samples.
 
     Without a DataLoader, the calls of the model without gradients count as a validation.
     """
@@ -82,7 +82,6 @@ def _disjoint_validations(run: AuditedRun):
                 rank: {
                     "at": calls[0]["at"] - 1,
                     "end": calls[-1]["at"],
-                    "indices": [],
                     "samples": [sample for call in calls for sample in call["samples"] or ()],
                 }
                 for rank, calls in zip(run.audits, phase, strict=True)
@@ -90,15 +89,9 @@ def _disjoint_validations(run: AuditedRun):
             for phase in phases
         ]
     for ranks in epochs:
-        other_indices = not set.intersection(*(set(share["indices"] or [-1]) for share in ranks.values()))
         samples = [share["samples"] for share in ranks.values()]
-        other_samples = None not in samples and not set.intersection(*map(set, samples))
-        if other_indices or other_samples:
+        if all(samples) and not set.intersection(*map(set, samples)):
             yield ranks
-
-
-def _size(share) -> int:
-    return len(share["samples"] or share["indices"])
 
 
 def _mean_of_means(run: AuditedRun, ranks):
@@ -106,7 +99,7 @@ def _mean_of_means(run: AuditedRun, ranks):
 
     Returns the event of rank 0, or None.
     """
-    sizes = [_size(share) for share in ranks.values()]
+    sizes = [len(share["samples"]) for share in ranks.values()]
     sent = [
         [event for event in events if event["values"] and not event["on_gradients"]]
         for events in _collectives(run, ranks)
@@ -190,7 +183,7 @@ def _unreduced_metric(run: AuditedRun, share):
     items = [event["value"] for event in audit.between(share["at"], end, "item") if not event["gradients"]]
     if not items:
         return None
-    counts = {1, len(items), len(share["indices"]) or 1, len(share["samples"] or [0])}
+    counts = {1, len(items), len(share["samples"])}
     values = [scale * total / count for total in (items[-1], sum(items)) for count in counts for scale in (1, 100)]
     for event in audit.between(share["end"], end, "print"):
         for number in event["numbers"]:
