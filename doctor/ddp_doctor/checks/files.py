@@ -29,8 +29,9 @@ def atomic(run: AuditedRun) -> Finding:
     require(saves, "nothing was saved with torch.save")
     direct: dict[tuple[str, int], list[dict]] = {}
     for rank, save in saves:
-        renamed = {event["source"] for event in run.audits[rank].of("rename")}
-        if renamed.isdisjoint([save["path"], *map(str, Path(save["path"]).parents)]):
+        renames = [event for event in run.audits[rank].of("rename") if event["at"] > save["at"]]
+        file_and_folders = {save["path"], *map(str, Path(save["path"]).parents)}
+        if not any(event["source"] in file_and_folders for event in renames):
             direct.setdefault((save["path"], rank), []).append(save)
     if not direct:
         return ok(f"{len(saves)} saved under another name, then renamed")

@@ -10,6 +10,12 @@ from ddp_doctor.checks.replicas import NO_OPTIMIZER, differ, made_equal, steps_b
 CLOSE = 0.02  # relative tolerance: a mean that was sent in bfloat16 still is one
 
 
+def _by_rank(row, name: str, i: int):
+    """`name` of parameter i in one step, of each rank; None if one rank has none."""
+    values = [step[name][i] for step in row]
+    return None if None in values else values
+
+
 def _norm(values) -> float:
     return math.sqrt(sum(value * value for value in values))
 
@@ -23,20 +29,19 @@ def _used_gradient(row, i: int):
 
     Returns "local", the factor, or None where neither can be told.
     """
-    world, values = len(row), [step[name][i] for name in ("local", "used") for step in row]
-    if None in values:
+    world, local, used = len(row), _by_rank(row, "local", i), _by_rank(row, "used", i)
+    if local is None or used is None or not all(map(_norm, local)):
         return None
-    local, used = values[:world], values[world:]
-    if world > 1 and all(_near(a, b) for a, b in zip(local, used, strict=True)):
-        return "local"
     mean = [sum(values) / world for values in zip(*local, strict=True)]
+    same = world > 1 and all(_near(values, local[0]) for values in local)
+    if world > 1 and not same and all(_near(a, b) for a, b in zip(local, used, strict=True)):
+        return "local"
     size = _norm(mean)
-    if size <= 1e-3 * _norm(local[0]) or not all(_near(values, used[0]) for values in used):
+    if size < 1e-3 * _norm(local[0]) or not all(_near(values, used[0]) for values in used):
         return None
     factor = sum(a * b for a, b in zip(used[0], mean, strict=True)) / size**2
     if _norm(a - factor * b for a, b in zip(used[0], mean, strict=True)) > CLOSE * _norm(used[0]):
         return None
-    same = world > 1 and all(_near(values, local[0]) for values in local)
     return None if same and abs(factor - world) > CLOSE else factor
 
 
@@ -51,7 +56,7 @@ def averaged(run: AuditedRun) -> Finding:
     require(optimizers, NO_OPTIMIZER)
     if finding := _not_waited_for(run):
         return finding
-    if {event["name"] for event in run.gradient_collectives} == {"reduce"}:
+    if {event["name"] for event in run.gradient_collectives} == {"reduce"} and not run.first("ddp"):
         cure = "Use dist.all_reduce: dist.reduce gives the result to its root only."
         if any(weights_differ(rows[-1], i) for optimizer, rows in optimizers for i in range(len(optimizer["shapes"]))):
             frames = run.gradient_collectives[0]["frames"]
@@ -67,11 +72,8 @@ def averaged(run: AuditedRun) -> Finding:
         never_sent = [i for i in local if weights_differ(rows[-1], i)]
         independent = any(differ(rows[0], "weights_before", i) for i in used) and not run.data_parallel
         if never_sent and not independent and not run.splits_the_model and not made_equal(rows):
-            which = (
-                "no gradient is"
-                if len(never_sent) == len(used)
-                else f"{len(never_sent)} of {len(used)} parameters' gradients are not"
-            )
+            is_all = len(never_sent) == len([each for each in used.values() if each])
+            which = "no gradient is" if is_all else f"{len(never_sent)} of {len(used)} parameters' gradients are not"
             return _not_sent(run, rows[0][0], which, never_sent, backward)
         factors += [factor for each in used.values() for factor in each if factor != "local"]
         trained = [i for i in used if any(step["has_gradient"][i] for row in rows for step in row)]
@@ -111,7 +113,10 @@ def _not_waited_for(run: AuditedRun) -> Finding | None:
 
 def _clip_of_local_gradient(run: AuditedRun, rows):
     """The first clip at which the ranks have different gradients, if the optimizers then use equal ones; else None."""
-    if any(differ(row, "gradients", i) for row in rows for i in range(len(row[0]["gradients"]))):
+    indices = range(len(rows[-1][0]["gradients"]))
+    if not any(_by_rank(rows[-1], "gradients", i) for i in indices):
+        return None
+    if any(differ(row, "gradients", i) for row in rows for i in indices):
         return None
     for clips in run.rows("clip"):
         gradients_differ = any(
@@ -127,9 +132,9 @@ def _not_sent(run: AuditedRun, step, which: str, indices, backward) -> Finding:
     text = f"{which} sent between the ranks: each rank steps with its own"
     frames = (backward or step)["frames"]
     audit, sent, ddp = run.lowest, run.gradient_collectives, run.first("ddp")
-    if sent:
-        earlier = [event["event"] for event in audit.of("backward", "step") if event["at"] < sent[0]["at"]]
-        if earlier[-1:] == ["step"]:
+    if sent and not ddp:
+        earlier = [event for event in audit.of("backward", "step") if event["at"] < sent[0]["at"]]
+        if earlier and earlier[-1]["event"] == "step":
             text = "the gradients are sent after the step, which has used each rank's own"
             return wrong(text, sent[0]["frames"], "S12", "Send them between loss.backward() and optimizer.step().")
     if not ddp:
@@ -147,7 +152,7 @@ def _not_sent(run: AuditedRun, step, which: str, indices, backward) -> Finding:
         cure = "Call the DDP wrapper itself, not its .module."
         return wrong(f"{text}; the model is called past its DDP wrapper", frames, "S11", cure)
     which_passes = "the last pass before a step" if any(call["syncs"] for call in calls) else "all passes"
-    if all(_syncs_last(calls, step) for step in audit.of("step")):
+    if which_passes != "all passes" and all(_syncs_last(calls, step) for step in audit.of("step")):
         return wrong(text, frames, "S12", "Call the DDP wrapper once for each backward pass, and nothing past it.")
     text += f"; {which_passes} ran under no_sync(), or with require_backward_grad_sync=False"
     cure = "Run all but the last micro-batch of a step under no_sync(), and that one, forward and backward, outside."
@@ -156,13 +161,14 @@ def _not_sent(run: AuditedRun, step, which: str, indices, backward) -> Finding:
 
 def _syncs_last(calls, step) -> bool:
     """Whether DDP syncs in the last of the calls before this step; True if there is none."""
-    return [True, *(call["syncs"] for call in calls if call["at"] < step["at"])][-1]
+    earlier = [call for call in calls if call["at"] < step["at"]]
+    return not earlier or earlier[-1]["syncs"]
 
 
 def _loss_scale(run: AuditedRun, optimizers, backward) -> float | None:
     """By what a rank multiplies the mean over its own batch of one step; None where its loss is no such mean."""
     passes_per_step = len(run.lowest.of("backward")) / sum(len(rows) for _, rows in optimizers)
-    return backward["factor"] * passes_per_step if backward["reduction"] == "mean" else None
+    return backward["factor"] * passes_per_step if backward and backward["reduction"] == "mean" else None
 
 
 def _wrong_scale(run: AuditedRun, backward, what: str, how: str, cure: str) -> Finding:
@@ -175,15 +181,14 @@ def accumulated(run: AuditedRun) -> Finding:
     """Whether gradients are cleared, in most steps, before an optimizer has used them."""
     optimizers = steps_by_optimizer(run)
     require(optimizers, NO_OPTIMIZER)
-    # Else the script copies gradients elsewhere, as to weights in float32.
-    are_used = any(any(used_gradients(optimizer, rows).values()) for optimizer, rows in optimizers)
     for audit in run.audits.values():
-        steps, cleared = audit.of("step"), audit.of("cleared")
+        steps = audit.of("step")
+        cleared = [event for event in audit.of("cleared") if steps and event["at"] < steps[-1]["at"]]
         affected_steps = {sum(step["at"] < event["at"] for step in steps) for event in cleared}
         # A backward pass may be for the gradients of the inputs, and those of the parameters are then cleared.
         for_inputs = any(call["inputs_require_grad"] for call in audit.training_calls())
         in_most_steps = len(affected_steps) >= max(2, len(steps) / 2)
-        if in_most_steps and not for_inputs and are_used:
+        if in_most_steps and not for_inputs and _are_used(optimizers):
             number = len(audit.of("backward"))
             text = f"{len(cleared)} of {number} backward passes' gradients are cleared before a step has used them"
             cure = "Call zero_grad() once per step: after optimizer.step(), or before the first micro-batch."
@@ -191,12 +196,21 @@ def accumulated(run: AuditedRun) -> Finding:
     return ok("none was cleared before a step had used it")
 
 
+def _are_used(optimizers) -> bool:
+    """Whether the optimizers use the last gradients of most parameters; else the script copies gradients elsewhere."""
+    used = [factors for optimizer, rows in optimizers for factors in used_gradients(optimizer, rows).values()]
+    return bool(used) and sum(map(bool, used)) * 2 >= len(used)
+
+
 def once_per_step(run: AuditedRun) -> Finding:
-    calls = [call for call in run.of("call").get(0, []) if call["ddp"] and call["gradients"]]
+    calls = [call for call in run.of("call").get(0, []) if call["ddp"] and call["train"] and call["gradients"]]
     steps, passes = run.of("step").get(0, []), run.of("backward").get(0, [])
     require(calls and steps, "no DDP model was updated by an optimizer of torch")
-    sent = [call for call in calls if call["syncs"]]
-    if min(len(sent), len(passes) - len(run.of("cleared").get(0, []))) >= 2 * len(steps):
+    end = steps[-1]["at"]
+    sent = [call for call in calls if call["syncs"] and call["at"] < end]
+    used_passes = len([event for event in passes if event["at"] < end]) - len(run.of("cleared").get(0, []))
+    sent_more_than_once = min(len(sent), used_passes) >= 2 * len(steps)
+    if sent_more_than_once and len({step["optimizer"] for step in steps}) == 1:
         text = f"{len(sent) / len(steps):.3g} times per step: each backward pass sends them"
         cure = "Run all but the last micro-batch under model.no_sync(), forward and backward."
         return note(text, passes[0]["frames"], "P1", cure)

@@ -28,13 +28,14 @@ def timeout(run: AuditedRun) -> Finding:
 
 
 def threads(run: AuditedRun) -> Finding:
-    events = [event for each in run.of("threads", "group begins", "group ends").values() for event in each]
-    require(events, "the script made no process group")
-    # The number that torch.set_num_threads got, or that of torch
-    counts = [(each.get("number", each.get("threads")), each["frames"]) for each in events]
-    most, frames = max(counts, key=lambda count: count[0])
+    group_events = [event for events in run.of("group begins", "group ends").values() for event in events]
+    settings = [event for events in run.of("threads").values() for event in events]  # torch.set_num_threads
+    most = max([event["threads"] for event in group_events] + [event["number"] for event in settings], default=None)
+    require(most is not None, "the script made no process group")
     text = f"{most} thread{'s' * (most > 1)} x {run.world} processes, {run.cores} cores"
     if most <= 1 or most * run.world <= run.cores:
         return ok(text)
+    frames = group_events[0]["frames"] if group_events else ()
+    frames = next((event["frames"] for event in settings if event["number"] == most), frames)
     cure = "Give each process cores / processes threads: OMP_NUM_THREADS, or torch.set_num_threads."
     return wrong(text, frames, "P3", cure)

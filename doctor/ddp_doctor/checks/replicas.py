@@ -13,7 +13,7 @@ def steps_by_optimizer(run: AuditedRun):
     out of data makes none until the others end.
     """
     by_rank = {rank: {event["number"]: event for event in events} for rank, events in run.of("optimizer").items()}
-    if run.world != 1 and not run.has_group:
+    if not by_rank or run.world > 1 and not run.has_group:
         return []
     optimizers = []
     for number in set.intersection(*(set(events) for events in by_rank.values())):
@@ -68,7 +68,7 @@ def replicas(run: AuditedRun) -> Finding:
         if not any(differs):
             continue
         first = differs.index(True)
-        if made_equal(rows):
+        if not all(differs[first:]) or made_equal(rows):
             text = f"the replicas differ after step {first + 1}, and are made equal again later (local SGD?)"
             return unknown(text)
         if differs_at_start and not run.data_parallel or run.splits_the_model:
@@ -92,14 +92,14 @@ def _why_different(rows, first: int, ranks: list[int]) -> tuple[str, str]:
     if len(rates) > 1:
         cure = "Set the rate by what all ranks know: reduce a loss before a scheduler or an `if` decides by it."
         return f"the learning rates differ: {sorted(rates)}", cure
-    if any(differ(row, "weights_before", i) for i in indices):
+    if first and any(differ(row, "weights_before", i) for i in indices):
         pairs = zip(ranks, rows[first - 1], row, strict=True)
         changed = [rank for rank, earlier, step in pairs if step["weights_before"] != earlier["weights_after"]]
         text = f"on rank {', '.join(map(str, changed))} they are changed between two steps, not by the optimizer"
         return text, "Change weights on all ranks alike, or broadcast them afterwards."
     if any(differ(row, "gradients", i) for i in indices):
         return "the ranks step with different gradients", cure
-    if any(differ(row, "state", i) for i in indices):
+    if first and any(differ(row, "state", i) for i in indices):
         return "the optimizers' states differ", "Load the same state on every rank."
     return "the optimizers make different steps from the same gradient", cure
 
@@ -127,7 +127,7 @@ def state(run: AuditedRun) -> Finding:
             rows = [[by_step[step].get(name) for by_step in sums.values()] for step in common_steps]
             rows = [row for row in rows if None not in row]
             changes = any(len(set(column)) > 1 for column in zip(*rows, strict=True))
-            if changes and len(set(rows[-1])) > 1:
+            if rows and changes and len(set(rows[-1])) > 1:
                 text = f"{name.partition(': ')[2]}, which rank 0 saves, differs between the ranks: each has its own"
                 return wrong(text, save["frames"], "S12", cure)
     if any(phases_by_rank):

@@ -32,7 +32,7 @@ def resume(first: AuditedRun) -> Finding:
 def _steps(run: AuditedRun) -> dict[int, list[dict]]:
     """The optimizer steps of each rank; {} unless every rank made one, with weights that can be compared."""
     steps = run.of("step")
-    usable = all(
+    usable = steps and all(
         rank_steps and any(checksum is not None for checksum in rank_steps[0]["weights_before"])
         for rank_steps in steps.values()
     )
@@ -93,7 +93,7 @@ def _steps_before_resume(steps, resumed_steps, first: AuditedRun) -> int | None:
     likely = [len([step for step in audit.of("step") if step["at"] < at]) for audit, at in snapshots]
     shortest = min(map(len, steps.values()))
     for number in [*likely, *reversed(range(shortest))]:
-        if all(
+        if number < shortest and all(
             all(rank_steps[number][name] == resumed_steps[rank][0][name] for name in ("optimizer", "weights_before"))
             for rank, rank_steps in steps.items()
         ):
@@ -114,21 +114,25 @@ def _differences(first: AuditedRun, second: AuditedRun, steps, resumed_steps, at
         if expected["state"] != resumed["state"]:
             wrong.append(f"its optimizer does not have the state that it had{when}")
         if expected["rates"] != resumed["rates"]:
-            new, old = resumed["rates"][0], expected["rates"][0]
-            wrong.append(f"its learning rate is {new:.4g}, not {old:.4g}{when}")
+            wrong.append(f"its learning rate is {_rate(resumed)}, not {_rate(expected)}{when}")
         inputs, expected_inputs = _inputs(second.audits[rank], unequal), _inputs(first.audits[rank], at + unequal)
         if inputs != expected_inputs:
-            if inputs == _inputs(first.audits[rank], unequal):
+            if at and inputs == _inputs(first.audits[rank], unequal):
                 wrong.append(f"it reads the data of the beginning again{when}")
             else:
                 notes.append(f"it reads other data than the run that was not interrupted{when}")
         elif expected["gradients"] != resumed["gradients"]:
             notes.append(f"its gradients are other ones on the same data (dropout?){when}")
-        else:
+        elif not wrong:
             notes.append(f"its optimizer makes another step from the same gradients{when}")
-    if all(len(rank_steps) == len(steps[rank]) < MAX_STEPS for rank, rank_steps in resumed_steps.items()):
+    all_recorded = all(len(rank_steps) < MAX_STEPS for rank_steps in steps.values())
+    if all_recorded and all(len(rank_steps) == len(steps[rank]) for rank, rank_steps in resumed_steps.items()):
         wrong.append(f"it makes all {len(steps[0])} steps once more: the step count is not restored")
     return list(dict.fromkeys(wrong or notes)), "wrong" if wrong else "note"
+
+
+def _rate(step: dict) -> str:
+    return f"{step['rates'][0]:.4g}" if step["rates"] else "of its own"
 
 
 def _inputs(audit: Audit, number: int) -> list:

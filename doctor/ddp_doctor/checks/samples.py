@@ -164,7 +164,7 @@ def split(run: AuditedRun) -> Finding:
     require(known, "the samples of training and of validation are not known on all ranks")
     own = any(a & b for a, b in zip(trained, validated, strict=True))
     across = set.union(*(trained[a] & validated[b] for a, b in itertools.permutations(range(run.world), 2)))
-    if not own and len(across) > max(1, 0.05 * len(set.union(*validated))):
+    if across and not own and len(across) > max(1, 0.05 * len(set.union(*validated))):
         text = f"{len(across)} samples that one rank validates on are trained on by another: "
         text += "the ranks split the data differently"
         cure = "Split with one seed on all ranks: random_split(data, lengths, torch.Generator().manual_seed(0))."
@@ -187,9 +187,9 @@ def draws(run: AuditedRun) -> Finding:
         for name in {name for row in rows for event in row for name in event["drawn"]}:
             states = [[event["drawn"].get(name) for event in row] for row in rows]
             any_draw = True
-            if len(states) >= 2 and all(len(set(row)) == 1 for row in states):
-                frames = next((event["frames"] for row in rows for event in row if event["frames"]), None)
-                frames = frames or run.first("epoch")["frames"]
+            if len(states) >= 2 and all(None not in row and len(set(row)) == 1 for row in states):
+                frames = next((event["frames"] for row in rows for event in row if event["frames"]), ())
+                frames = frames or (run.first("epoch") or {"frames": ()})["frames"]
                 title = "torch's generator" if name == "torch" else name
                 text = f"while samples are made, {title} gives the same numbers on all ranks, in {len(rows)} batches"
                 return wrong(text, frames, "S15", cure)

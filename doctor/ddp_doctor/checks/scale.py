@@ -31,7 +31,7 @@ def scale(run: AuditedRun) -> Finding:
     require(steps_by_optimizer(run) and run.data_parallel, "no gradients are averaged, as far as is seen")
     require(not isinstance(run.single, str), f"nothing to compare it with: {run.single}")
     samples, single_samples = _samples_per_step(run), _samples_per_step(run.single)
-    growth = single_samples and run.world * samples / single_samples  # 0 where it is not known
+    growth = samples and single_samples and run.world * samples / single_samples
     rate = _rate_growth(run, run.single)
     factor, single_factor = _gradient_scale(run), _gradient_scale(run.single)
     gradient = factor and single_factor and factor / single_factor
@@ -54,10 +54,11 @@ def scale(run: AuditedRun) -> Finding:
     return wrong(text, run.first("backward")["frames"], "S23", cure)
 
 
-def _samples_per_step(run: AuditedRun) -> float:
-    """The mean number of samples of one rank in one step, as far as they are known."""
-    count = sum(len(call["samples"] or ()) for call in run.lowest.training_calls())
-    return count / max(1, len(run.lowest.of("step")))
+def _samples_per_step(run: AuditedRun) -> float | None:
+    """The mean number of samples of one rank in one step; None if it is not known."""
+    steps = run.lowest.of("step")
+    calls = [call for call in run.lowest.training_calls() if call["samples"] and steps and call["at"] < steps[-1]["at"]]
+    return sum(len(call["samples"]) for call in calls) / len(steps) if calls else None
 
 
 def _rate_growth(run: AuditedRun, single: AuditedRun) -> float | None:

@@ -2,7 +2,6 @@
 
 import itertools
 import re
-from decimal import Decimal
 
 from ddp_doctor import source_lines
 from ddp_doctor.audited import AuditedRun
@@ -60,17 +59,17 @@ def metrics(run: AuditedRun) -> Finding:
             text = f"rank 0 prints {number}, which covers only its own share of the validation data: "
             return wrong(f"{text}nothing was reduced", event["frames"], "S20", REDUCE)
         if sent := _mean_of_means(run, ranks):
-            sizes = " and ".join(str(len(share["samples"])) for share in ranks.values())
+            sizes = " and ".join(str(_size(share)) for share in ranks.values())
             text = f"the mean of the ranks' means is taken, over shares of {sizes} samples"
             return wrong(text, sent["frames"], "S5", REDUCE)
-    if finding := _unreduced_choice(run):
+    if run.has_group and (finding := _unreduced_choice(run)):
         return finding
     require(run.has_group and run.of("print").get(0), "rank 0 prints no numbers")
     return _unreduced_loss(run) or unknown("what else is printed cannot be told from outside")
 
 
 def _disjoint_validations(run: AuditedRun):
-    """Yields {rank: {"at", "end", "samples"}} of each validation in which the ranks read disjoint samples.
+    """Yields {rank: {"at", "end", "indices", "samples"}} of each validation in which the ranks read disjoint samples.
 
     Without a DataLoader, the calls of the model without gradients count as a validation.
     """
@@ -82,6 +81,7 @@ def _disjoint_validations(run: AuditedRun):
                 rank: {
                     "at": calls[0]["at"] - 1,
                     "end": calls[-1]["at"],
+                    "indices": [],
                     "samples": [sample for call in calls for sample in call["samples"] or ()],
                 }
                 for rank, calls in zip(run.audits, phase, strict=True)
@@ -89,9 +89,15 @@ def _disjoint_validations(run: AuditedRun):
             for phase in phases
         ]
     for ranks in epochs:
+        other_indices = not set.intersection(*(set(share["indices"] or [-1]) for share in ranks.values()))
         samples = [share["samples"] for share in ranks.values()]
-        if all(samples) and not set.intersection(*map(set, samples)):
+        other_samples = None not in samples and not set.intersection(*map(set, samples))
+        if 0 in ranks and (other_indices or other_samples):
             yield ranks
+
+
+def _size(share) -> int:
+    return len(share["samples"] or share["indices"])
 
 
 def _mean_of_means(run: AuditedRun, ranks):
@@ -99,7 +105,7 @@ def _mean_of_means(run: AuditedRun, ranks):
 
     Returns the event of rank 0, or None.
     """
-    sizes = [len(share["samples"]) for share in ranks.values()]
+    sizes = [_size(share) for share in ranks.values()]
     sent = [
         [event for event in events if event["values"] and not event["on_gradients"]]
         for events in _collectives(run, ranks)
@@ -141,11 +147,11 @@ def _unreduced_choice(run: AuditedRun) -> Finding | None:
     for save in audit.of("save"):
         conditions = [text for frame in save["frames"] for text in source_lines.conditions(frame.file, frame.line)]
         condition = next((text for text in conditions if BETTER.search(text)), None)
-        if condition is None:
+        trained = [event["at"] for event in audit.of("backward", "step") if event["at"] < save["at"]]
+        if condition is None or not trained:
             continue
-        trained = [-1, -1, -1, *(event["at"] for event in audit.of("backward", "step") if event["at"] < save["at"])]
         evaluated = [call for call in audit.between(trained[-1], save["at"], "call") if not call["gradients"]]
-        begin = evaluated[0]["at"] if evaluated else trained[-3]
+        begin = evaluated[0]["at"] if evaluated else max([-1, *trained[:-2]])
         if evaluated:
             shares = [ranks[0] for ranks in _disjoint_validations(run)]
             ranks_differ = any(share["at"] < evaluated[-1]["at"] and share["end"] >= begin for share in shares)
@@ -163,13 +169,15 @@ def _unreduced_choice(run: AuditedRun) -> Finding | None:
 def _last_losses(run: AuditedRun, save):
     """Each rank's backward event with the number of rank 0's last one before this save."""
     number = len([event for event in run.audits[0].of("backward") if event["at"] < save["at"]])
-    return [event for events in run.of("backward").values() for event in events[number - 1 : number]]
+    return [events[number - 1] for events in run.of("backward").values() if len(events) >= number]
 
 
 def _shows(text: str, value: float) -> bool:
     """Whether the printed number is this value, rounded to its digits: at least three."""
-    _, digits, exponent = Decimal(text).as_tuple()
-    return len(digits) >= 3 and abs(float(text) - value) <= 0.51 * 10.0**exponent
+    digits = text.lstrip("-").partition("e")[0].replace(".", "").lstrip("0")
+    decimals = len(text.partition("e")[0].partition(".")[2])
+    scale = 10.0 ** int(text.partition("e")[2] or 0)
+    return len(digits) >= 3 and abs(float(text) - value) <= 0.51 * scale * 10.0**-decimals
 
 
 def _unreduced_metric(run: AuditedRun, share):
@@ -183,7 +191,7 @@ def _unreduced_metric(run: AuditedRun, share):
     items = [event["value"] for event in audit.between(share["at"], end, "item") if not event["gradients"]]
     if not items:
         return None
-    counts = {1, len(items), len(share["samples"])}
+    counts = {1, len(items), len(share["indices"]) or 1, len(share["samples"] or [0])}
     values = [scale * total / count for total in (items[-1], sum(items)) for count in counts for scale in (1, 100)]
     for event in audit.between(share["end"], end, "print"):
         for number in event["numbers"]:
@@ -194,8 +202,9 @@ def _unreduced_metric(run: AuditedRun, share):
 
 def _other_ranks_print(run: AuditedRun, event) -> bool:
     """Whether another rank than 0 prints on the line of this print event."""
+    lines = {(frame.file, frame.line) for frame in event["frames"][:1]}
     others = [event for rank, events in run.of("print").items() if rank != 0 for event in events]
-    return any(other["frames"][:1] == event["frames"][:1] for other in others)
+    return any((other["frames"][0].file, other["frames"][0].line) in lines for other in others if other["frames"])
 
 
 def _unreduced_loss(run: AuditedRun) -> Finding | None:
@@ -205,6 +214,7 @@ def _unreduced_loss(run: AuditedRun) -> Finding | None:
     for printed in run.of("print")[0]:
         end = len([event for event in passes[0] if event["at"] < printed["at"]])
         earlier = [event["at"] for event in audit.of("print", "epoch") if event["at"] < printed["at"]]
+        earlier += [call["at"] for calls in audit.evaluations() for call in calls if call["at"] < printed["at"]]
         begins = {sum(event["at"] < at for event in passes[0]) for at in earlier} | {0, end - 1}
         for begin, scale in itertools.product(sorted(begins), {1, passes_per_step}):
             losses = [[event["value"] for event in events[begin:end]] for events in passes.values()]
