@@ -26,10 +26,11 @@ ANSWERS = (
         +    ends = {rank: [step["start"] for step in steps[rank]] for rank in traces}
     """),
     WrongAnswer(
-        "largest_part", "names the straggler's longest part, which is long on every rank",
-        check="the_part_is_right", says="named 'backward', not 'input'", look="against that of the others", edit="""
-        -            return {"rank": rank, "part": max(excess, key=excess.get)}
-        +            return {"rank": rank, "part": max(PARTS, key=work[rank].get)}
+        "mean_of_the_steps", "compares a part's mean over the steps, in which one late batch counts as much as all others",
+        check="the_part_is_right", says="one batch comes late: straggler named 'input', not 'forward'", edit="""
+        -            work = {peer: {part: median(step[part] for step in steps[peer]) for part in PARTS} for peer in traces}
+        +            count = len(steps[rank])
+        +            work = {peer: {part: sum(step[part] for step in steps[peer]) / count for part in PARTS} for peer in traces}
     """),
     WrongAnswer(
         "until_the_first_message", "lets backward end where its first message starts",
