@@ -6,6 +6,7 @@ from .driver import SIZES, STEPS, shard_bytes
 
 FUNCTION = "FullySharded"
 TOLERANCE = 1e-9  # of a weight in float64
+SPARE_ELEMENTS = 2 * len(SIZES)  # a block's three parameters may be divided each for itself
 RUNS = {  # the frozen block, and the number of micro-batches per step
     "all blocks are trained": (None, 1),
     "block 1 is frozen, two micro-batches per step": (1, 2),
@@ -28,6 +29,18 @@ def one_block_is_whole_at_a_time(case, rank, result):
         if when.startswith("before"):
             than, look_at = "", "what is still whole: a block after its backward, also a frozen one, or a gradient"
         expect(size <= limit, f"{when}, rank {rank} holds {size:,} bytes{than}; {limit:,} are enough", look_at)
+
+
+@check("the optimizer gets the rank's parts of the blocks that are trained")
+def the_optimizer_gets_the_trained_parts(case, rank, result):
+    _, gradients = shard_bytes(RUNS[case.scenario][0], case.world)
+    most = sum(gradients) // 8 + SPARE_ELEMENTS
+    expect(
+        result["elements"] <= most,
+        f"the optimizer of rank {rank} got {result['elements']:,} elements; its parts of the trained blocks have "
+        f"{most:,}",
+        "what is given to make_optimizer: a frozen block has no gradients to step with",
+    )
 
 
 @check("every block computes with the weights of one process, in every step")

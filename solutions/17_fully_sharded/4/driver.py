@@ -27,7 +27,8 @@ def shard_bytes(frozen, world):
 
 
 def drive(build, frozen, micro_batches):
-    """The memory while the answer trains, and how far its weights are from those of one process.
+    """The memory while the answer trains, how far its weights are from those of one process, and how many elements its
+    optimizer got.
 
     frozen: the number of a block, or None. micro_batches: how many a step has.
     """
@@ -39,8 +40,15 @@ def drive(build, frozen, micro_batches):
     for number, block in enumerate(blocks):
         block[2].register_forward_hook(functools.partial(probe.block_computes, number))
         probe.storages.update(parameter.untyped_storage() for parameter in block.parameters())
+    sizes = []  # of the tensors that the optimizer gets
+
+    def make_optimizer(tensors):
+        made = SGD(tensors)
+        sizes.extend(tensor.numel() for group in made.param_groups for tensor in group["params"])
+        return made
+
     with probe:
-        model = build(blocks, SGD)
+        model = build(blocks, make_optimizer)
     del blocks, block
     probe.weights, probe.gradients = shard_bytes(frozen, world)
     for step in range(STEPS):
@@ -56,7 +64,7 @@ def drive(build, frozen, micro_batches):
         (nn.Sequential(*right)(batch.flatten(0, 1)) - 1).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-    return {"memory": probe.memory, "gaps": probe.gaps}
+    return {"memory": probe.memory, "gaps": probe.gaps, "elements": sum(sizes)}
 
 
 class Probe(TorchDispatchMode):

@@ -43,6 +43,11 @@ ANSWERS = (
         +            all_gather_single(everyones, gradient)
         +            own = everyones.view(-1, dist.get_world_size(), len(own)).mean(0)[dist.get_rank()].clone()
     """),
+    WrongAnswer("frozen_parts_too", "gives the optimizer the parts of frozen blocks as well",
+                check="the_optimizer_gets_the_trained_parts", says="the optimizer of rank 0 got", look="make_optimizer", edit="""
+        -        self.optimizer = make_optimizer([block.shard for block in self.blocks if block.shard.requires_grad])
+        +        self.optimizer = make_optimizer([block.shard for block in self.blocks])
+    """),
     RightAnswer("hooks", "hooks on the tensors between the blocks in place of functions of autograd", edit="""
         -        x = x.detach().requires_grad_()  # or no backward would reach the input of the first block
         +        x = x.detach().requires_grad_().view_as(x)  # no leaf: its hook would run before the weights' gradients
