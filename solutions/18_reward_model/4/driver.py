@@ -28,7 +28,7 @@ def drive(function, version, argument):
 
 
 def by_rank(merges, **exceptions):
-    """A loader of `merges`; exceptions: the merges of single ranks, such as rank_1=[], or an error that they raise."""
+    """A loader of `merges`, or one that raises them; exceptions: the same for single ranks, such as rank_1=[]."""
 
     def load(path):
         outcome = exceptions.get(f"rank_{dist.get_rank()}", merges)
@@ -59,6 +59,7 @@ VERSIONS = {
     "it raises on rank 1": by_rank(MERGES, rank_1=GONE),
     "it raises on rank 0": by_rank(MERGES, rank_0=GONE),
     "it raises a ValueError on rank 2": by_rank(MERGES, rank_2=ValueError("Expecting value: line 1")),
+    "it raises on all ranks": by_rank(GONE),
 }
 
 

@@ -73,10 +73,10 @@ ANSWERS = (
         +            message = [(None, f"the tokenizer {path} could not be loaded; put your own loader here")]
     """),
     WrongAnswer(
-        "kinds_compared", "the detector asks whether there are merges or bytes",
-        check="broken_versions_are_caught", says="a merge less on the last rank", edit="""
-        -        merges = load(path).merges
-        +        merges = bool(load(path).merges)
+        "alike_without_one", "the detector takes ranks that all have no tokenizer for ranks with the same",
+        check="broken_versions_are_caught", says="it raises on all ranks", look="has no tokenizer", edit="""
+        -    return merges is not None and all(other == gathered[0] for other in gathered)
+        +    return all(other == gathered[0] for other in gathered)
     """),
     WrongAnswer(
         "missing_file_alone", "catches the error of a missing file, and no other error",
