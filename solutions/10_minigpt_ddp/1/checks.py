@@ -99,7 +99,8 @@ def the_learning_rate_is_one(case, rank, result):
             ]
             words, look_at = recognised(rate, mistakes, "what the learning rate is made of, besides the seconds")
             raise Wrong(
-                f"in step {step} rank {rank} used the learning rate {rate!r}{words}; by rank 0's clock it is {right!r}",
+                f"in step {step} rank {rank} used the learning rate {rate!r}{words}; by rank 0's clock it is "
+                f"{right:.15g}",
                 look_at,
             )
 
