@@ -124,6 +124,8 @@ def test_a_verdict_as_text_and_as_html():
     passed = Verdict("02.1", "passed", facts=["every rank agrees"])
     assert repr(passed) == "02.1 passed\n  ✓ every rank agrees"
     assert "every rank agrees" in passed._repr_html_() and "hint" not in repr(passed)
+    not_graded = Verdict("02.1", "not graded", "the ranks had no cores", "what else runs")  # no hint frees a core
+    assert repr(not_graded) == "02.1 not graded: the ranks had no cores\n  look at: what else runs"
 
 
 def test_one_more_hint_at_each_call(monkeypatch):

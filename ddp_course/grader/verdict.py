@@ -61,7 +61,7 @@ class Verdict:
         rows = [("✓", fact) for fact in self.facts] if self.passed else []
         rows += [("look at", self.look)] if self.look else []
         rows += [(f"rank {rank} printed", text) for rank, text in self.printed.items()]
-        return rows + ([] if self.passed else [("more", f'hint("{self.question}")')])
+        return rows + ([] if self.state in (PASSED, NOT_GRADED) else [("more", f'hint("{self.question}")')])
 
     def __repr__(self) -> str:
         lines = [f"{self.question} {self.state}" + (f": {self.observed}" if self.observed else "")]
