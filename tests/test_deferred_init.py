@@ -4,7 +4,7 @@ import pytest
 import torch
 import warm
 from torch import nn
-from training_runs import RECORDED_LOGS, ROOT, merged
+from training_runs import RECORDED_LOG, ROOT, merged
 
 from ddp_course.distributed.deferred_init import build_on_meta
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
@@ -55,7 +55,7 @@ def test_construction_takes_the_memory_of_the_ranks_own_part(tmp_path, axis):
     """The model has 227 MB, 378 with experts. Each of two ranks needs half, and a few times the largest parameter."""
     experts = 2 if axis == "ep" else None
     whole, largest = 4 * sum(mixture_parameter_count(LARGE, experts)), LARGEST * (experts or 1)
-    flags = merged("--preset", "tiny", "--data", RECORDED_LOGS, "--run-dir", tmp_path / "run")
+    flags = merged("--preset", "tiny", "--data", RECORDED_LOG, "--run-dir", tmp_path / "run")
     for name in ("layers", "heads", "width", "context"):
         flags += [f"--{name}", str(getattr(LARGE, name))]
     sizes = "--tokens-per-update", 64, "--micro-batch-size", 1, f"--{axis}", 2

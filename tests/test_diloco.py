@@ -12,7 +12,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 from trainer_runs import plain_adamw, run_jobs, validation_loss
 from training_runs import (
-    RECORDED_LOGS,
+    RECORDED_LOG,
     assert_same_run,
     checkpoint,
     in_this_process,
@@ -34,7 +34,7 @@ from ddp_course.training.command_line import parse
 STEPS, EQUAL = 8, 1e-10
 FLAGS = (
     "--data",
-    RECORDED_LOGS,
+    RECORDED_LOG,
     *"--precision float64 --layers 1 --heads 2 --width 16 --context 16 --tokens-per-update 256".split(),
     *"--micro-batch-size 2 --validation-windows 11 --validate-every 4 --checkpoint-every 4".split(),
     *"--keep-checkpoints 0".split(),

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.utils import clip_grad_norm_
 from trainer_runs import plain_adamw, run_jobs, validation_loss
-from training_runs import RECORDED_LOGS, assert_same_run, checkpoint, in_this_process, largest_gap, merged, metrics
+from training_runs import RECORDED_LOG, assert_same_run, checkpoint, in_this_process, largest_gap, merged, metrics
 
 from ddp_course import experts_ddp
 from ddp_course.base.errors import InputError
@@ -23,7 +23,7 @@ from ddp_course.training.command_line import parse
 STEPS, EQUAL = 4, 1e-10
 FLAGS = (
     "--data",
-    RECORDED_LOGS,
+    RECORDED_LOG,
     *"--precision float64 --layers 2 --heads 2 --width 16 --context 16 --tokens-per-update 256".split(),
     *"--micro-batch-size 4 --validation-windows 11 --validate-every 2 --checkpoint-every 2".split(),
     *"--keep-checkpoints 0 --gradient-clip 0.5 --experts 4 --balance 0.1".split(),

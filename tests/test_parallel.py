@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 import torch
 from trainer_runs import run_jobs
-from training_runs import RECORDED_LOGS, checkpoint, in_this_process, largest_gap, merged, metrics, same, train_here
+from training_runs import RECORDED_LOG, checkpoint, in_this_process, largest_gap, merged, metrics, same, train_here
 
 from ddp_course import parallel_ddp
 from ddp_course.base.errors import InputError
@@ -25,7 +25,7 @@ AXES = "pp", "dp", "shard", "cp", "tp"
 STEPS, EQUAL = 4, 1e-10  # a larger gap in float64 is no rounding: test_a_mistake_on_any_axis_shows
 SIZES = "--precision float64 --layers 4 --heads 4 --width 32 --context 16 --tokens-per-update 128 --micro-batch-size 2"
 SAVES = "--validation-windows 11 --validate-every 2 --checkpoint-every 2 --keep-checkpoints 0"
-FLAGS = ("--data", RECORDED_LOGS, "--steps", STEPS, *SIZES.split(), *SAVES.split())
+FLAGS = ("--data", RECORDED_LOG, "--steps", STEPS, *SIZES.split(), *SAVES.split())
 GROUPED = ("--kv-heads", 2)
 PACKED = ("--pack", "--activation-checkpointing", "--gradient-clip", 0)
 DROPOUT = (*GROUPED, "--dropout", 0.2)

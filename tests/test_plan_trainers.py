@@ -11,7 +11,7 @@ import torch.distributed as dist
 from test_plan import bytes_for_backward
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from trainer_runs import run_jobs
-from training_runs import RECORDED_LOGS, merged, metrics
+from training_runs import RECORDED_LOG, merged, metrics
 
 from ddp_course import parallel_ddp
 from ddp_course.base.errors import InputError
@@ -101,7 +101,7 @@ def test_the_command_runs_as_it_is_printed(capsys, tmp_path):
     jobs = {}
     for name, command in commands.items():
         flags = command[command.index("ddp_course/parallel_ddp.py") + 1 :]
-        more = ["--run-dir", tmp_path / name, "--data", RECORDED_LOGS, "--steps", 1, "--seed", 3]
+        more = ["--run-dir", tmp_path / name, "--data", RECORDED_LOG, "--steps", 1, "--seed", 3]
         jobs[name] = {"script": "parallel", "flags": [*flags, *map(str, more)]}
     assert set(run_jobs(tmp_path, jobs, 2).outcomes.values()) == {"0"}
     losses = {name: metrics(tmp_path / name)[1] for name in jobs}

@@ -18,7 +18,7 @@ from ddp_course.training.command_line import parse
 
 ROOT = Path(__file__).parent.parent
 TRAINER = ROOT / "ddp_course" / "minigpt_ddp.py"
-RECORDED_LOGS = ROOT / "doctor/tests/logs"  # a text to train on that no edit of the course changes
+RECORDED_LOG = ROOT / "doctor/tests/logs/endpoint_is_away.log"  # a text to train on that nobody edits
 # A short text to train on.
 CODE = "".join(f"def function_{n}(a, b={n}):\n    c = a + {n} * b\n    return c\n\n\n" for n in range(80))
 
