@@ -58,7 +58,6 @@ class Nodes:
             "--rdzv-backend=c10d",
             "--rdzv-id=job",
             f"--rdzv-endpoint=localhost:{free_port()}",
-            "--local-addr=127.0.0.1",
             f"--rdzv-conf={rdzv_conf}",
         ]
         self._tag, self._futures = uuid.uuid4().hex, {}
@@ -80,6 +79,8 @@ class Nodes:
         """
         self.until(when)
         env = {**self._env, NODE_VARIABLE: name, JOB_VARIABLE: self._tag}
+        # torchrun orders nodes by address, then by process id, which wraps around. The first node is to have rank 0.
+        address = "localhost" if self._futures else "127.0.0.1"
         self._futures[name] = self._pool.submit(
             torchrun,
             self._script,
@@ -89,7 +90,7 @@ class Nodes:
             env=env,
             check=False,
             quiet=True,
-            torchrun_args=self._options,
+            torchrun_args=[*self._options, f"--local-addr={address}"],
         )
 
     def until(self, condition: Callable[[], bool]) -> None:
