@@ -148,7 +148,7 @@ def test_lines_of_two_processes_may_alternate(prefixes, ranks):
         (f"{SPAWN} signal SIGILL", "crashed", "SIGILL"),
         (f"{SPAWN} signal SIGFPE", "crashed", "SIGFPE"),
         (f"{SPAWN} signal SIGABRT", "no error text", "rank 1: -6"),
-        (f"{SPAWN} signal SIGTERM", "no error text", "rank 1: -15"),
+        (f"{SPAWN} signal SIGTERM", "stopped from outside", "rank 1: -15"),
         (f"{SPAWN} exit code 3", "no error text", "rank 1: 3"),
     ],
 )

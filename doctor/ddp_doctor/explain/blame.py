@@ -63,7 +63,7 @@ def _first_cause(facts: Facts) -> Explanation | None:
         blamed = tuple(ranks)
         every = len(ranks) > 1 and len(ranks) >= max(len(facts.ranks), facts.world_size or 0)
         sentence = f"{'every rank' if every else who(ranks)}{' raised' if first.frames else ':'} {sentence}"
-    elif first.message.role != "setup":
+    elif first.message.role != "setup" or len(facts.ranks) > 1:
         unknown.append("which rank printed it: the line does not begin with a rank")
     others = [event for event in errors if event.rank not in [*ranks, None]]
     if not in_order:
@@ -153,7 +153,11 @@ def _launcher_report(facts: Facts) -> Explanation | None:
     if facts.summary is None and not any(exits):
         return None
     line = facts.summary or next(filter(None, exits))[1]
-    listed = ", ".join(f"rank {rank}: {code}" for rank, (code, _) in list(facts.exit_codes.items())[:8])
+    codes = {rank: code for rank, (code, _) in facts.exit_codes.items()}
+    listed = ", ".join(f"rank {rank}: {code}" for rank, code in list(codes.items())[:8])
+    if codes and set(codes.values()) <= {-15, -2}:
+        message = BY_NAME["stopped from outside"]
+        return Explanation(message, (), f"the ranks were ended by a signal ({listed})", line)
     sentence = f"a process failed{f' (exit codes: {listed})' if listed else ''}, and its error is not in this log"
     unknown = "where it began, and why"
     if facts.noticed_first is not None:
@@ -182,6 +186,8 @@ def _one_line(event: Event) -> str:
         details = []
     else:
         details = [line for line in rest if any(text in line for text in event.message.texts)]
+    if not details and first.endswith(":"):
+        details = rest
     return f"{shortened(first, 100)} {shortened(details[0], 100)}" if details else shortened(first)
 
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from ddp_doctor.explain.log_lines import Line, Log
 from ddp_doctor.explain.messages import BY_NAME, Message
 
-LIBRARY = re.compile(r"[/\\]lib(?:64)?[/\\]python3|[/\\](?:torch|bin)[/\\]|^<|\\(?:[Ll]ib|Scripts)\\")
+LIBRARY = re.compile(
+    r"(?:site|dist)-packages|[/\\]lib(?:64)?[/\\]python3|[/\\](?:torch|bin)[/\\]|^<|\\(?:[Ll]ib|Scripts)\\"
+)
 EXCEPTION = BY_NAME["exception"]
 # By the exit code on Linux: a log may come from another machine than this one.
 SIGNAL_NAMES = {-4: "SIGILL", -6: "SIGABRT", -7: "SIGBUS", -8: "SIGFPE", -9: "SIGKILL", -11: "SIGSEGV", -15: "SIGTERM"}

@@ -444,7 +444,7 @@ MESSAGES = [
     ),
 ]
 BY_NAME = {message.name: message for message in MESSAGES}
-CONNECTION_ERRORS = ("Connection", "EOFError")
+CONNECTION_ERRORS = ("Connection", "BrokenPipeError", "EOFError")
 ABOUT_PEERS = ("monitored barrier", "gloo: no connection", "store: no connection")
 SYMPTOMS = tuple(
     text for message in MESSAGES if message.role == "symptom" or message.name in ABOUT_PEERS for text in message.texts

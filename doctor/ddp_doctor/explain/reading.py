@@ -10,17 +10,18 @@ HEADER = "Traceback (most recent call last):"
 # Tracebacks as IPython formats them, and rich, in a box
 FORMATTED_HEADER = re.compile(r"(?:([A-Za-z_][\w.]*) +|\S*─ )Traceback \(most recent call last\)")
 FORMATTED_FRAME = re.compile(r"(?:[│|] *)?(?:File )?([~\w./\\<>-]+\.py):(\d+)|Cell (In\[\d+\]), line (\d+)")
-BARE_ERROR = re.compile(r"(?:[a-z_]\w*\.)*[A-Z]\w+Error: \S")
+BARE_ERROR = re.compile(r"(?:[a-z_]\w*\.)*[A-Z]\w+(?:Error|Exception): \S")
 CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 FRAME = re.compile(r'\s+File "([^"]+)", line (\d+)')
 EXCEPTION_LINE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w+(?:: |:?$)")
 END = re.compile("frame #|=====")  # the stack of a C++ error; torchrun's report
 LAUNCHER_ERRORS = re.compile(
-    r"\S*(?:ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException)\b"
+    r"\S*(?:ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|SystemExit)\b"
 )
 MARKS = (  # besides the messages' texts: a line that has none of all these is not looked at
-    "Traceback (most recent call last) | exitcode | srun: error | WorkNCCL( | last enqueued | closing signal | "
-    "Root Cause ( | rank      : | terminated with | Killed | exits with return code"
+    "Traceback (most recent call last) | exitcode | srun: error | Exited with exit code | WorkNCCL( | last enqueued | "
+    "closing signal | forcefully exiting | Root Cause ( | rank      : | terminated with | Killed | "
+    "Segmentation fault | exits with return code"
 ).split(" | ")
 EXIT_CODE = re.compile(r"exitcode *: *(-?\d+)\)?(?: local_rank: (\d+))? \(pid: (\d+)\)")
 RANK_ENTRY = re.compile(r"rank +: (\d+) \(local_rank: (\d+)\)")
@@ -128,8 +129,8 @@ class _Reader:
             if ended[2] is None or rank not in facts.exit_codes:  # the lines before the report have local ranks
                 facts.take_exit(rank, int(ended[1]), line)
                 facts.pids[rank] = int(ended[3])
-        if signalled := re.search(r"Sending process (\d+) closing signal", text):
-            facts.signalled_pids.add(int(signalled[1]))
+        if signalled := re.search(r"Sending process (\d+) closing signal|shutdown process (\d+) via", text):
+            facts.signalled_pids.add(int(signalled[1] or signalled[2]))
         if ended := SRUN_END.search(text):
             facts.take_exit(int(ended[1]), int(ended[2]) if ended[2] else SIGNALS[ended[3]], line)
         if ended := re.search(r"exits with return code = (-?\d+)", text):
@@ -192,7 +193,7 @@ class _Reader:
     def bare_error(self) -> Event | None:
         """An event of the first line that is an exception without its traceback; None if there is none."""
         for index, raw in enumerate(self.log.lines):
-            if index not in self.traceback_lines and "Error: " in raw:
+            if index not in self.traceback_lines and ("Error: " in raw or "Exception: " in raw):
                 line = self.log.line(index)
                 if BARE_ERROR.match(line.text) and not LAUNCHER_ERRORS.match(line.text):
                     return Event(line, line.rank, EXCEPTION, line.text.strip()[:1000])
