@@ -113,10 +113,10 @@ def train(config: GRPOConfig) -> int:
     ddp_policy = wrap(world, policy, torch.zeros(1, 2, dtype=torch.int64, device=world.device))
     held_out, real = prompts.held_out[world.rank :: world.size], prompts.real[world.rank :: world.size]
     reference_metrics = validate(models, complete(models, models.reference, held_out, config.seed), config, world)
+    # The reward of real code: a policy that gets more need not write better code.
+    corpus_metrics = validate(models, real_completions(models, held_out, real), config, world)
     baselines = {"reference": reference_metrics["reward"], "reference_parses": reference_metrics["parses"]}
-    if prompts.real:  # the reward of real code: a policy that gets more need not write better code
-        corpus_metrics = validate(models, real_completions(models, held_out, real), config, world)
-        baselines |= {"real": corpus_metrics["reward"], "real_parses": corpus_metrics["parses"]}
+    baselines |= {"real": corpus_metrics["reward"], "real_parses": corpus_metrics["parses"]}
     per_step = config.prompts_per_update * (config.group_size if config.objective == "grpo" else 2)
     for step in loop.steps(unit="completions", per_step=per_step, shown=("reward", "kl", "beta")):
         if step == 0:
