@@ -222,11 +222,14 @@ def _timed_out(job: Job) -> Verdict | None:
     collective = job.ranks[first].history.newest
     if limit is None or collective is None:
         return None
+    seconds = int(next(filter(None, limit.groups()))) / 1000
+    # The error may have been noted long after the timeout: the limit counts from the collective's start, too.
+    gave_up = min(errors[first].when - 0.5, collective.time / 1e9 + seconds)
     late = {}
     for number, rank in job.ranks.items():
         newest = rank.history.newest
         joined = newest and (newest.number, newest.lines) == (collective.number, collective.lines)
-        if joined and newest.time / 1e9 > errors[first].when - 0.5:
+        if joined and newest.time / 1e9 > gave_up:
             late[number] = f"came to it {(newest.time - collective.time) / 1e9:.0f} s later"
         elif rank.busy and not joined and number != first:
             late[number] = f"was still at work{f' in {words.code_at(rank.own[0])}' if rank.own else ''}"
@@ -234,7 +237,7 @@ def _timed_out(job: Job) -> Verdict | None:
         return None
     number = min(late)
     sentence = (
-        f"the timeout of {int(next(filter(None, limit.groups()))) / 1000:g} s ran out: rank {first} waited in "
+        f"the timeout of {seconds:g} s ran out: rank {first} waited in "
         f"{words.collective(collective)} {words.where(collective.own)}, and "
         f"{words.ranks(late)} {late[number]}"
     )

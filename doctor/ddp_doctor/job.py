@@ -41,6 +41,7 @@ class Rank:
     group_size the size of its default process group; 0 if the recorder saw none
     uses_gpu   whether it has opened one
     sleeps     seconds until its sleep is over; None: it does not sleep, or this is not known
+    wake_time  when its sleep is over, by the doctor's time.monotonic(): the same in each look at one sleep
     variables  local variables of the stack's frames, {"function.variable": text}
     notes      sentences about what the doctor could not record
     """
@@ -64,6 +65,7 @@ class Rank:
     group_destroyed: bool = False
     uses_gpu: bool = False
     sleeps: float | None = None
+    wake_time: float | None = None
     variables: dict[str, str] = field(default_factory=dict)
     last_lines: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

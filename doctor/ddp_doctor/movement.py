@@ -46,7 +46,8 @@ def usage(process: psutil.Process, connections: dict[str, int]) -> Usage:
             times = member.cpu_times()
         except psutil.Error:
             continue
-        cpu += times.user + times.system
+        # With that of children that have ended: else an end would hide the work of those that are left.
+        cpu += times.user + times.system + times.children_user + times.children_system
         transferred += _bytes_of_calls(member.pid)
         transferred += sum(connections.get(link, 0) for link in _links(member.pid)) if connections else 0
     return Usage(cpu, transferred)

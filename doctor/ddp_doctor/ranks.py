@@ -1,6 +1,7 @@
 """Finds the processes that are a job's ranks, by their environment or their connections, and looks at them."""
 
 import contextlib
+import time
 
 import psutil
 
@@ -66,7 +67,8 @@ def _rank_in_stack(pid: int) -> int | None:
 
 def look(rank: Rank, process: psutil.Process) -> None:
     """Fills in the rank's pid, stack, local variables and sleep, and what it waits for. `rank.state` must be set."""
-    rank.pid, rank.sleeps = process.pid, stacks.sleeps_for(process.pid)
+    rank.pid, rank.wake_time = process.pid, stacks.wake_time(process.pid)
+    rank.sleeps = rank.wake_time and max(0.0, rank.wake_time - time.monotonic())
     rank.uses_gpu = movement.uses_gpu(process.pid)
     stack = stacks.stack_of(process.pid, rank.state == "stopped")
     rank.variables, rank.stack_problem = stack.variables, stack.problem

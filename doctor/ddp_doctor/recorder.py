@@ -179,7 +179,7 @@ class Recorder:
         if os.getpid() != self.pid:
             return
         self.stopping.set()
-        thread.join(2)
+        thread.join(60)  # else what it writes on a slow disk would replace what this look writes
         self.look(last=True)
 
     def note_call(self, name, group, arguments):
@@ -205,9 +205,10 @@ class Recorder:
         self.call_count += 1
 
     def note_shutdown(self, group):
-        """Writes the event when the default group is shut down: `look` may miss it if another is created at once."""
+        """Writes the event when the default group is shut down: `look` may miss it, and even that there was a group."""
         if os.getpid() == self.pid and group is _world().default_pg:
-            self.shut_down = id(group)
+            self._note_group()
+            self.shut_down, self.group = id(group), None
             self.event("group destroyed")
 
     def read_progress(self):

@@ -27,7 +27,7 @@ def put_aside(run: AuditedRun, into: Path) -> dict[str, Path] | str:
     written = [next(iter(audit.of("written")), None) for audit in run.audits.values()]
     if None in written:
         return "not all that was written is known"
-    new = {path for event in written for path in set(event["files"]) - set(event["older"])}
+    new = _created(written)
     older = {path for event in written for path in event["older"]} - new  # not those that another rank has created
     if older:
         return f"the first run wrote over {min(older)}, which was there before"
@@ -38,6 +38,11 @@ def put_aside(run: AuditedRun, into: Path) -> dict[str, Path] | str:
             moved[path] = into / str(len(moved))
             shutil.move(path, moved[path])
     return moved
+
+
+def _created(written: list[dict]) -> set[str]:
+    """The files that some rank has created, though another may have found them there. written: an event of each."""
+    return {path for event in written for path in set(event["files"]) - set(event["older"])}
 
 
 def bring_back(moved: dict[str, Path]) -> None:
@@ -56,14 +61,14 @@ def set_back(run: AuditedRun, copies: Path) -> str | None:
     """
     if checkpoint_step(run) is None:
         return "the first run saved nothing with torch.save between two steps" if run.complete else "it was cut off"
-    plans = []
+    plans, new = [], _created([event for audit in run.audits.values() for event in audit.of("written")])
     for audit in run.audits.values():
         snapshot, written = (next(iter(audit.of(kind)), None) for kind in ("snapshot", "written"))
         if written is None:
             return "not all that was written is known"
         if snapshot is None:
             continue
-        if older := set(written["older"]) - set(snapshot["files"]):
+        if older := set(written["older"]) - set(snapshot["files"]) - new:
             return f"it also wrote over {min(older)}, which was there before: start with an empty folder"
         plans.append((snapshot, written))
     for snapshot, written in plans:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ddp_doctor.history import Frame
 
-TIMEOUT = 20  # seconds for py-spy
+TIMEOUT = 60  # seconds for py-spy: only a real hang takes so long
 
 
 def py_spy() -> str | None:
@@ -67,8 +67,8 @@ def stack_of(pid: int, stopped: bool = False) -> Stack:
     return Stack(tuple(frames), variables)
 
 
-def sleeps_for(pid: int) -> float | None:
-    """Seconds until the main thread of `pid` wakes from time.sleep; None if it does not sleep, or this is not known.
+def wake_time(pid: int) -> float | None:
+    """When the main thread of `pid` wakes from time.sleep, by time.monotonic; None if it does not sleep, or unknown.
 
     Linux only: time.sleep gives the kernel a pointer to its time of waking, which is read from the process's memory.
     """
@@ -84,7 +84,7 @@ def sleeps_for(pid: int) -> float | None:
         return None
     until = seconds + nanoseconds / 1e9
     absolute = int(call[2], 16) & 1  # TIMER_ABSTIME; without it, the seconds it asked for
-    return max(0.0, until - time.monotonic() if absolute else until)
+    return until if absolute else time.monotonic() + until
 
 
 def _refusal(pid: int, message: str) -> str:

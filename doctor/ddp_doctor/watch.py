@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -142,6 +143,9 @@ class Watch:
         """Whether the job is to be ended now. Looks and reports when it is time; to be called many times a second."""
         now = time.monotonic()
         if self.interrupted or now > self.deadline:
+            self.next_search = now  # ranks may have started since the last look
+            self._note_progress(now)
+            self.activity.note(self.processes)
             self._look_at_all("interrupt" if self.interrupted else "time")
             return True
         if now < self.next_look:
@@ -152,12 +156,15 @@ class Watch:
         if not self.processes or self.quiet() < self.idle or now < self.next_stacks:
             return False
         self._look_at_all("still")
+        self.activity.note(self.processes)
+        states = {number: self.activity.state_of(number, process) for number, process in self.processes.items()}
+        afterwards = [replace(self.job.ranks[number], state=state) for number, state in states.items()]
         now = time.monotonic()
         self._note_progress(now)
         if self.quiet() < self.idle:  # on a busy machine a look takes seconds: what it saw is not of one moment
             return False
         all_ranks = self.job.ranks.values()
-        works = any(rank.works() for rank in all_ranks)
+        works = any(rank.works() for rank in (*all_ranks, *afterwards))
         if works or all(rank.state == "ended" for rank in all_ranks) or self._wakes_by_itself():
             self.still_since, self.next_stacks = None, now + 1
             self._notice_long_wait()
@@ -177,7 +184,8 @@ class Watch:
         lines = {rank: len(lines) for rank, lines in self.output.run.lines.items()}
         progress = (records.progress(self.folder), lines, sorted(self.processes))
         if progress != self.progress:
-            self.progress, self.progress_time, self.next_notice, self.still_since = progress, now, FIRST_NOTICE, None
+            self.progress, self.next_notice, self.still_since = progress, FIRST_NOTICE, None
+            self.progress_time = time.monotonic()  # not `now`: the search may have taken longer than `idle`
             self.wake_times.clear()
 
     def _report(self, now: float) -> None:
@@ -230,7 +238,7 @@ class Watch:
         if any(SHORT_SLEEP < (rank.sleeps or 0.0) <= LONG_SLEEP for rank in all_ranks):
             return True
         in_short_sleep = [rank for rank in all_ranks if (rank.sleeps or 0.0) <= SHORT_SLEEP and _calls_sleep(rank)]
-        self.wake_times |= {round(time.monotonic() + rank.sleeps, 1) for rank in in_short_sleep if rank.sleeps}
+        self.wake_times |= {rank.wake_time for rank in in_short_sleep if rank.sleeps}
         return bool(in_short_sleep) and sys.platform == "linux" and len(self.wake_times) < 3
 
     def _find_processes(self, now: float) -> None:
@@ -258,16 +266,15 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def _printed_error(rank: int, output: RankOutput) -> Error | None:
-    """The error of a rank's traceback, with the time at which the first one was seen; None if it printed none."""
+    """The error of a rank's traceback, with the time at which the first one was written; None if it printed none."""
     if rank not in output.first_traceback:
         return None
     lines = without_prefixes(output.errors.get(rank, []))
     text = first_error(lines)
-    when = time.time() - (time.monotonic() - output.first_traceback[rank])
     frames = itertools.takewhile(lambda line: line.startswith(" "), last_traceback(lines)[1:])
     matches = [re.match(r'  File "(.*)", line (\d+), in (.*)', line) for line in frames]
     stack = tuple(Frame(match[1], int(match[2]), match[3]) for match in reversed(matches) if match)
-    return Error(text, when, is_symptom(text), stack) if text else None
+    return Error(text, output.first_traceback[rank], is_symptom(text), stack) if text else None
 
 
 def _after_the_end(run: Run, output: RankOutput, by_number: dict[int, Rank], nproc: int) -> Job:

@@ -46,9 +46,10 @@ def hanging_job(folder):
 
     Yields torchrun's process, the job's tag, and the address of torch's debug server, which rank 0 has started.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    reserved = socket.socket()  # until the end: so nobody else is given its port before the server listens there
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    port = reserved.getsockname()[1]
     script, tag = folder / "hangs.py", uuid.uuid4().hex
     script.write_text(HANGS)
     environment = {**os.environ, RUN_VARIABLE: tag, "OMP_NUM_THREADS": "1"}
@@ -61,6 +62,7 @@ def hanging_job(folder):
     finally:
         sweep(tag, grace=0)
         job.wait()
+        reserved.close()
 
 
 def look_until_still(pid, looks=30):

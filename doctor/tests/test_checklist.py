@@ -120,7 +120,8 @@ dist.destroy_process_group()
 def test_the_command_runs_twice_ends_non_zero_and_writes_json(tmp_path, capsys):
     script, saved, report = tmp_path / "script.py", tmp_path / "model.pt", tmp_path / "findings.json"
     script.write_text(RESUMES)
-    assert main(["check", "--resume-with=--resume", "--json", str(report), str(script), str(saved)]) == 1
+    options = ["--seconds", "600", "--resume-with=--resume", "--json", str(report)]
+    assert main(["check", *options, str(script), str(saved)]) == 1
     printed = capsys.readouterr().out
     by_check = {finding["check"]: finding for finding in json.loads(report.read_text())["findings"]}
     assert by_check.keys() == CHECKS.keys()
@@ -137,6 +138,6 @@ def test_the_command_runs_twice_ends_non_zero_and_writes_json(tmp_path, capsys):
 def test_a_script_that_fails_is_explained(tmp_path, capsys):
     script = tmp_path / "script.py"
     script.write_text("import os\nif os.environ['RANK'] == '1':\n    raise ValueError('a label of -1')\n")
-    assert main(["check", str(script)]) == 1
+    assert main(["check", "--seconds", "600", str(script)]) == 1
     printed = capsys.readouterr().out
     assert "VERDICT: rank 1 raised ValueError: a label of -1" in printed and "what was seen until then" in printed

@@ -50,6 +50,19 @@ def without(*kinds, ranks=BOTH, begin=0, end=None):
     return edit
 
 
+COLUMN, TRANSPOSED, REPEATED = [[4], [2]], [[2, 3], [1, 2]], [[1000], [0]]  # views: shape and strides
+
+
+def collective_gets(name, views, ranks=BOTH):
+    """Gives the first collective another name, and these views on these ranks."""
+
+    def edit(run):
+        put("collective", end=1, name=name)(run)
+        put("collective", ranks, end=1, views=views)(run)
+
+    return edit
+
+
 def opposite(run):
     """Gradients that nearly cancel out in the mean over the ranks."""
     for rank, sign in enumerate((1, -1)):
@@ -204,6 +217,34 @@ SHARE = same("batch", "samples", 1, 4)
 DRAW = add("draw", 6.5, generator="numpy", state=1, is_array=False)
 LOADER_OF_ITS_OWN = put("epoch", distributed=False)
 ROWS = [
+    ("views", "R", [NO_GROUP], "unknown", "no process group"),
+    ("views", "R", [], "ok", "contiguous, or laid out alike"),
+    ("views", "R", [collective_gets("all_reduce", [TRANSPOSED])], "ok", "contiguous, or laid out alike"),
+    (
+        "views",
+        "R",
+        [collective_gets("all_reduce", [TRANSPOSED], (1,))],
+        "wrong",
+        "rank 1 gives all_reduce a view of shape [2, 3]",
+    ),
+    (
+        "views",
+        "R",
+        [collective_gets("broadcast", [COLUMN])],
+        "wrong",
+        "rank 0 gives broadcast a view of shape [4] with strides",
+    ),
+    (
+        "views",
+        "R",
+        [collective_gets("reduce", [REPEATED])],
+        "wrong",
+        "strides [0]; gloo takes the 1,000 numbers that lie next",
+    ),
+    ("views", "R", [collective_gets("scatter", [TRANSPOSED])], "wrong", "rank 0 gives scatter a view of shape [2, 3]"),
+    ("views", "R", [collective_gets("reduce_scatter", [COLUMN, COLUMN])], "ok", "contiguous, or laid out alike"),
+    ("views", "R", [collective_gets("reduce_scatter", [TRANSPOSED])], "wrong", "Pass x.contiguous()"),
+    ("views", "R", [collective_gets("all_gather", [COLUMN])], "ok", "contiguous, or laid out alike"),
     ("exit", "R", [NO_GROUP], "unknown", "made no process group"),
     ("exit", "R", [has(complete=False)], "unknown", "did not come to its end"),
     ("exit", "R", [without("group ends")], "wrong", "ranks 0, 1 never called"),

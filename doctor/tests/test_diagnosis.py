@@ -187,3 +187,12 @@ def test_a_busy_wait_for_the_gpu_is_no_work_while_a_collective_is_pending(tmp_pa
     computing = Rank(0, state="computing", history=History({"0": [started]}), **facts)
     assert computing.works() is works
     assert Rank(0, state="computing", **facts).works()  # nothing is pending
+
+
+def test_a_rank_that_comes_after_the_timeout_is_late_however_slowly_the_error_is_noted():
+    barrier = [Collective(4, "0", "barrier", (), (), (Frame(SCRIPT, 9, "f"),), time=int(t * 1e9)) for t in (100, 104.5)]
+    timeout = Error("RuntimeError: Timed out waiting 4000ms for recv operation to complete", 112.0, True)
+    first = Rank(0, **dead(1, error=timeout, history=History(newest=barrier[0])))
+    late = Rank(1, **dead(-15, history=History(newest=barrier[1])))
+    verdict = diagnose(Job({0: first, 1: late}, 2, "failed", 1))
+    assert (verdict.kind, verdict.ranks) == ("timeout", (1,)) and "rank 1 came to it 4 s later" in verdict.sentence

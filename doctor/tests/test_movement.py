@@ -11,6 +11,7 @@ import pytest
 from ddp_doctor import movement
 from ddp_doctor.launch.rank_output import RankOutput
 from ddp_doctor.launch.supervised import Run
+from ddp_doctor.stacks import Stack, wake_time
 from ddp_doctor.watch import Watch
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bytes and system calls are known on Linux only")
@@ -34,11 +35,11 @@ def execute(process, code):
 
 
 def what_it_waits_for(process, expected=""):
-    """Polls `waits_for` until its text has `expected` in it, and returns the text; None after ten seconds.
+    """Polls `waits_for` until its text has `expected` in it, and returns the text; None after five minutes.
 
     A child that has just been started has no command line for a moment.
     """
-    for _ in range(200):
+    for _ in range(6000):
         text = movement.waits_for(psutil.Process(process.pid), in_subprocess=False)
         if text and expected in text:
             return text
@@ -53,7 +54,7 @@ def test_bytes_of_a_connection_are_counted_and_its_other_end_is_named(process):
         with connection:
             earlier = movement.usage(psutil.Process(process.pid), movement.bytes_by_connection(set()))
             connection.sendall(b"bytes")
-            for _ in range(200):
+            for _ in range(6000):
                 now = movement.usage(psutil.Process(process.pid), movement.bytes_by_connection(set()))
                 if now.transferred > earlier.transferred:
                     break
@@ -75,6 +76,18 @@ def test_a_process_that_waits_for_its_child(process):
     assert process.stdout.readline() == "done\n"
 
 
+def test_the_cpu_time_of_a_child_counts_when_it_has_ended(process):
+    """Else a rank that starts one program after another would seem to do nothing, or less than nothing."""
+    busy = "import time\nwhile time.process_time() < 0.2: pass\ninput()"
+    execute(process, f"c = subprocess.Popen([sys.executable, '-c', {busy!r}], stdin=subprocess.PIPE)")
+    rank = psutil.Process(process.pid)
+    while (earlier := movement.usage(rank, {}).cpu) < 0.2:
+        time.sleep(0.05)
+    execute(process, "c.communicate(b'x')")
+    assert [process.stdout.readline() for _ in range(2)] == ["done\n"] * 2
+    assert movement.usage(rank, {}).cpu >= earlier
+
+
 def test_a_process_that_waits_for_a_pipe(process):
     execute(process, "os.read(os.pipe()[0], 1)")
     assert what_it_waits_for(process) == "data from a pipe"
@@ -84,7 +97,7 @@ def test_a_sleeping_main_thread_is_waiting_though_another_thread_writes(process)
     write = "lambda: [os.write(2, b'.') for _ in iter(lambda: time.sleep(0.1), 1)]"
     execute(process, f"import threading; threading.Thread(target={write}).start(); time.sleep(600)")
     sleeper = psutil.Process(process.pid)
-    for _ in range(60):  # on a busy machine it runs for a while before it sleeps
+    for _ in range(300):  # on a busy machine it runs for a while before it sleeps
         earlier = movement.usage(sleeper, {})
         time.sleep(1)
         state = movement.state_of(sleeper, movement.usage(sleeper, {}), earlier, 1.0)
@@ -93,8 +106,12 @@ def test_a_sleeping_main_thread_is_waiting_though_another_thread_writes(process)
     assert state == "waiting"
 
 
-def test_a_job_does_not_stand_still_if_a_rank_ends_during_the_look(process, tmp_path):
-    """Its record is older than the others' stacks: together they show a state that the job never had."""
+def test_a_job_does_not_stand_still_if_a_rank_ends_during_the_look(process, tmp_path, monkeypatch):
+    """Its record is older than the others' stacks: together they show a state that the job never had.
+
+    The search for missing ranks takes longer than `idle` here, as on a busy machine.
+    """
+    monkeypatch.setattr("ddp_doctor.watch.tagged", lambda tag: time.sleep(1) or [])
     output = RankOutput(tmp_path, Run("", {0: [], 1: []}, {}), quiet=True)
     watch = Watch(tmp_path, "no process has this", output, 0.5, None, end_after=0.0, report=lambda job: None)
     execute(process, "")
@@ -107,6 +124,7 @@ def test_a_job_does_not_stand_still_if_a_rank_ends_during_the_look(process, tmp_
             look_at_all(ended)
             other.kill()
             other.wait()
+            watch.next_search = 0.0
 
         watch._look_at_all = look_while_it_ends
         decisions = []
@@ -114,3 +132,59 @@ def test_a_job_does_not_stand_still_if_a_rank_ends_during_the_look(process, tmp_
             decisions.append(watch.should_end())
             time.sleep(0.1)
     assert not any(decisions)
+
+
+def test_a_job_does_not_stand_still_if_a_rank_goes_on_during_the_look(process, tmp_path):
+    output = RankOutput(tmp_path, Run("", {0: []}, {}), quiet=True)
+    watch = Watch(tmp_path, "no process has this", output, 0.5, None, end_after=0.0, report=lambda job: None)
+    execute(process, "")
+    assert process.stdout.readline() == "done\n"
+    look_at_all = watch._look_at_all
+
+    def look_while_it_goes_on(ended):
+        look_at_all(ended)
+        if watch.job.ranks[0].state == "waiting":
+            watch._look_at_all = look_at_all
+            execute(process, "while True: pass")
+            while psutil.Process(process.pid).cpu_times().user < watch.activity.used[-1][1][0].cpu + 0.5:
+                time.sleep(0.05)
+
+    watch.processes, watch.next_search = {0: psutil.Process(process.pid)}, float("inf")
+    watch._look_at_all = look_while_it_goes_on
+    decisions = []
+    while watch._look_at_all == look_while_it_goes_on:  # as long as it has not seen it wait
+        decisions.append(watch.should_end())
+        time.sleep(0.1)
+    assert not any(decisions)
+
+
+@pytest.fixture
+def watch(tmp_path, monkeypatch):
+    """A Watch of one rank that has not looked yet. It will find a process that sleeps."""
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "1"}
+    sleeper = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
+    monkeypatch.setattr("ddp_doctor.watch.tagged", lambda tag: [psutil.Process(sleeper.pid)])
+    output = RankOutput(tmp_path, Run("", {0: []}, {}), quiet=True)
+    yield Watch(tmp_path, "", output, 0.5, None, end_after=None, report=lambda job: None)
+    sleeper.kill()
+    sleeper.communicate()
+
+
+def test_an_interrupt_finds_ranks_that_have_started_since_the_last_look(watch):
+    watch.interrupted = True
+    assert watch.should_end() and watch.job.ranks[0].running
+
+
+def test_one_sleep_has_one_wake_time_however_long_a_look_takes(watch, monkeypatch):
+    monkeypatch.setattr("ddp_doctor.watch.SHORT_SLEEP", 700.0)
+    monkeypatch.setattr("ddp_doctor.watch._calls_sleep", lambda rank: True)
+    watch._note_progress(1.0)
+    watch.activity.note(watch.processes)
+    while wake_time(watch.processes[0].pid) is None:
+        time.sleep(0.05)
+    for lag in (0.0, 0.2, 0.4):
+        monkeypatch.setattr("ddp_doctor.stacks.stack_of", lambda *_, lag=lag: time.sleep(lag) or Stack())
+        watch._look_at_all("still")
+        assert watch._wakes_by_itself()
+    assert len(watch.wake_times) == 1

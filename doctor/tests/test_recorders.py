@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch.distributed  # noqa: F401  the recorder looks whether the script has imported it
-from ddp_doctor import debug_server, history, recorder
+from ddp_doctor import debug_server, history, recorder, records
 from ddp_doctor.job import Rank
 
 EMPTY = {"entries": [], "pg_status": {}}
@@ -70,6 +70,18 @@ def test_the_recorder_inside_a_rank_asks_each_recorder_of_torch(version, tmp_pat
     inside.write_history()
     [collectives] = history.read(f"{inside.path}.history").collectives.values()
     assert [(each.number, each.name) for each in collectives] == [(number, "all_reduce") for number in (1, 2, 3)]
+    inside.fatal.close()
+
+
+def test_groups_are_recorded_though_no_look_falls_into_or_between_them(tmp_path, monkeypatch):
+    groups = [SimpleNamespace(size=lambda: 2, rank=lambda: 1) for _ in range(2)]
+    inside = recorder.Recorder(tmp_path)
+    for group in groups:
+        monkeypatch.setattr(recorder, "_world", lambda group=group: SimpleNamespace(default_pg=group))
+        inside.note_shutdown(group)
+    assert records.ranks_by_pid(tmp_path) == {inside.pid: 1}
+    events = records.events_in(tmp_path / f"{inside.pid}.events")
+    assert [event["event"] for event in events] == ["group", "group destroyed"] * 2
     inside.fatal.close()
 
 

@@ -105,17 +105,23 @@ def test_a_script_with_a_syntax_error_is_refused_with_its_line(command, tmp_path
 
 
 def test_it_reports_and_watches_on_though_the_working_folder_is_deleted(tmp_path, monkeypatch, capsys):
-    """Rank 1 deletes the working folder, waits until a report, and goes on; the job ends well."""
+    """Rank 1 deletes the working folder, waits until the report is written, and goes on; the job ends well."""
     script, folder = tmp_path / "script.py", tmp_path / "folder"
     folder.mkdir()
     script.write_text(
-        "import os, threading\nimport torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\n"
-        "if dist.get_rank() == 1:\n    os.rmdir(os.getcwd())\n    threading.Event().wait(25)\ndist.barrier()\n"
+        "import os, pathlib, sys, threading, time\nimport torch.distributed as dist\n"
+        "def look_for_the_report():\n"
+        "    while 'never joined barrier 2' not in pathlib.Path(sys.argv[1]).read_text():\n        time.sleep(0.2)\n"
+        "    reported.set()\n"
+        "dist.init_process_group('gloo')\ndist.barrier()\n"
+        "if dist.get_rank() == 1:\n    os.rmdir(os.getcwd())\n    reported = threading.Event()\n"
+        "    threading.Thread(target=look_for_the_report).start()\n    reported.wait()\ndist.barrier()\n"
         "dist.destroy_process_group()\n"
     )
     monkeypatch.chdir(folder)
     findings = tmp_path / "findings.json"
-    status = main(["run", "--nproc", "2", "--idle", "1", "--json", str(findings), str(script)])
+    findings.touch()
+    status = main(["run", "--nproc", "2", "--idle", "1", "--json", str(findings), str(script), str(findings)])
     monkeypatch.chdir(tmp_path)
     printed = capsys.readouterr().out
     verdicts = re.findall(r"^VERDICT: (.*)", printed, re.MULTILINE)  # on a busy machine also of ranks that still start

@@ -97,6 +97,23 @@ def test_a_file_that_was_there_before_is_never_removed(run):
     assert [(out / name).read_text() for name in ("best.pt", "model.pt")] == ["of this run", "second"]
 
 
+def test_a_file_that_another_rank_has_created_was_not_there_before(run):
+    """Both ranks write it after the checkpoint; the second to open it finds it there."""
+    snapshot, out = run
+    snapshot.before_step()
+    write(snapshot, out / "model.pt", "first")
+    snapshot.record_save(str(out / "model.pt"))
+    snapshot.before_step()
+    write(snapshot, out / "best.pt", "of both")
+    best = str(out / "best.pt")
+    second = [
+        {"event": "snapshot", "steps": 1, "files": {}, "folders": []},
+        {"event": "written", "files": [best], "older": [best], "folders": []},
+    ]
+    assert set_back(end(snapshot, out, [Audit(second)]), out.parent / "copies") is None
+    assert [path.name for path in out.iterdir()] == ["model.pt"]
+
+
 def test_nothing_happens_without_a_checkpoint_between_two_steps(run):
     snapshot, out = run
     write(snapshot, out / "begin.pt", "begin")

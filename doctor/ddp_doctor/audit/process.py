@@ -67,6 +67,7 @@ def _record_collective(log, name, args, kwargs):
         frames=where(),
         on_gradients=any(log.is_gradient(tensor) for tensor in tensors),
         values=_values(payload, tensors),
+        views=_views([*args, *kwargs.values()]),
         is_async=is_async,
     )
     return lambda work: log.works.append((work, number)) if is_async else None
@@ -80,6 +81,12 @@ def _values(payload, tensors):
     values = [item for part in payload for item in (part if isinstance(part, list | tuple) else [part])]
     values += [value for part in payload if isinstance(part, dict) for value in part.values()]
     return [float(value) for value in values if isinstance(value, int | float)][:8]
+
+
+def _views(arguments):
+    """[shape, strides] of each tensor that is not contiguous, of all that the collective is given."""
+    tensors = [tensor for _, tensor in tensors_in(arguments) if tensor.layout == torch.strided]
+    return [[list(tensor.shape), list(tensor.stride())] for tensor in tensors if not tensor.is_contiguous()]
 
 
 def _record_wait(log, waited_for):

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ddp_doctor.audited import AuditedRun
-from ddp_doctor.checks import files, gradients, job, replicas, resume, samples, scale, validation
+from ddp_doctor.checks import collectives, files, gradients, job, replicas, resume, samples, scale, validation
 from ddp_doctor.checks.finding import Finding, result_of, unknown
 
 CHECKS = {  # name -> its title, and the function
@@ -23,6 +23,7 @@ CHECKS = {  # name -> its title, and the function
     "draws": ("samples are augmented differently on each rank", samples.draws),
     "validation": ("validation reads each sample once", validation.validation),
     "metrics": ("metrics reduced over the ranks", validation.metrics),
+    "views": ("collectives given contiguous tensors", collectives.views),
     "writers": ("one writer per file", files.one_writer),
     "atomic": ("checkpoints written atomically", files.atomic),
     "loadable": ("checkpoints load with weights_only=True", files.loadable),

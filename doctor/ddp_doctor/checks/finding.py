@@ -30,6 +30,7 @@ CATALOGUE = {  # kind of failure -> its name, and a report of it
     "S16": "a parameter that only some ranks use (pytorch#69031)",
     "S20": "metric of rank 0 only (Lightning#2398)",
     "S23": "gradient summed, or divided twice: effective learning rate",
+    "S25": "gloo misreads a view (pytorch#192920)",
     "S18": "resume is not exact (accelerate#4195)",
 }
 

@@ -9,7 +9,6 @@ import os
 import re
 import sys
 import sysconfig
-import time
 
 from ddp_doctor.launch.first_failure import HEADER
 from ddp_doctor.source_lines import here
@@ -29,7 +28,7 @@ class RankOutput:
     shows    shows(line): whether the line is printed
 
     errors   rank -> its lines of stderr since its last start
-    first_traceback   rank -> the time at which its first traceback since then was seen
+    first_traceback   rank -> the time at which its first traceback since then was written, in seconds since the epoch
     """
 
     rank_variable = "LOCAL_RANK"  # the environment variable that has the rank used here
@@ -58,8 +57,7 @@ class RankOutput:
                     self.first_traceback.pop(rank, None)
             file, rest = self._files[path]
             *complete, self._files[path][1] = (rest + file.read()).split(b"\n")
-            for line in complete:
-                self._take(rank, is_stderr, line)
+            self._take_all(path, file, complete)
 
     def files(self):
         return self.folder.glob("ranks/*/attempt_*/*/std*.log")
@@ -84,10 +82,17 @@ class RankOutput:
     def _close(self, path):
         """Takes the rest of a file, also a last line without a newline, and closes it."""
         file, rest = self._files.pop(path)
-        _, rank, is_stderr = self.attempt_rank_stream(path)
-        for line in filter(None, (rest + file.read()).split(b"\n")):
-            self._take(rank, is_stderr, line)
+        self._take_all(path, file, filter(None, (rest + file.read()).split(b"\n")))
         file.close()
+
+    def _take_all(self, path, file, raw_lines):
+        """Takes lines of a file. A traceback has the file's time: a later rank's may be older that is read with it."""
+        _, rank, is_stderr = self.attempt_rank_stream(path)
+        known = len(self.errors.get(rank, []))
+        for raw in raw_lines:
+            self._take(rank, is_stderr, raw)
+        if any(HEADER in line for line in self.errors.get(rank, [])[known:]):
+            self.first_traceback.setdefault(rank, os.fstat(file.fileno()).st_mtime)
 
     def finish(self):
         """Takes the rest of all files and torchrun's own log, and closes the files."""
@@ -107,8 +112,6 @@ class RankOutput:
         self.run.lines[rank].append(line)
         if is_stderr:
             self.errors[rank].append(line)
-            if HEADER in line:
-                self.first_traceback.setdefault(rank, time.monotonic())
         if not self.quiet and self.shows(line):
             line = shorter_paths(re.sub(rf"^\[rank{rank}\]: ?", "", line))  # torch's prefix says the same as ours
             label = f"[{self.label(rank)}]"

@@ -8,6 +8,7 @@ DDP_DOCTOR_RUN, by which processes that are left over are found.
 Started by file path, and imports the standard library and psutil only: it is up in a tenth of a second.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -54,22 +55,21 @@ def sweep(tag, grace=3.0, variable=RUN_VARIABLE):
     """Ends every process whose environment has `variable` = `tag`: SIGTERM, up to `grace` seconds, then SIGKILL.
 
     With grace 0 SIGKILL comes at once. Returns what it found, one "pid 123: command line" each; an empty list
-    means that nothing was left.
+    means that nothing was left. Each wait begins with its signal: on a busy machine a search takes seconds.
     """
     lines = {}
-    kill_time = time.monotonic() + grace
-    while (survivors := tagged(tag, variable)) and time.monotonic() < kill_time + 10:
-        for process in survivors:
-            try:
-                if process.pid not in lines:
-                    lines[process.pid] = f"pid {process.pid}: {' '.join(process.cmdline())}"
-                    if grace > 0:
-                        process.terminate()
-                if time.monotonic() >= kill_time:
-                    process.kill()
-            except psutil.Error:
-                continue
-        time.sleep(0.05)
+    for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, 10.0)):
+        end_time = None if seconds > 0 else 0.0
+        while (end_time is None or time.monotonic() < end_time) and (survivors := tagged(tag, variable)):
+            for process in survivors:
+                with contextlib.suppress(psutil.Error):
+                    is_new = process.pid not in lines
+                    if is_new:
+                        lines[process.pid] = f"pid {process.pid}: {' '.join(process.cmdline())}"
+                    if is_new or number == signal.SIGKILL:
+                        process.send_signal(number)
+            end_time = end_time or time.monotonic() + seconds
+            time.sleep(0.05)
     return list(lines.values())
 
 
@@ -102,8 +102,8 @@ def running_ranks(launcher):
 def stop(launcher, kernel, request):
     """Sends SIGTERM to torchrun, which passes it on to its ranks, and waits for its end up to the request's grace."""
     grace = float(request.removeprefix("stop ")) if request else ORPHAN_GRACE
-    deadline = time.monotonic() + grace
     launcher.terminate()
+    deadline = time.monotonic() + grace
     while launcher.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
         again = read_request(kernel, 0)

@@ -17,6 +17,7 @@ from ddp_doctor.launch.supervise import RUN_VARIABLE, sweep
 
 INTERRUPT_GRACE = 10.0  # seconds for a trainer to save its checkpoint after the user interrupted the cell
 TIMEOUT_GRACE = 3.0
+SUPERVISOR_LIMIT = 60.0  # seconds beyond the grace for the supervisor to do its work; only a real hang takes so long
 POLL_INTERVAL = 0.05  # seconds between two reads of the ranks' output
 
 
@@ -84,7 +85,7 @@ def supervisor(command, environment, folder):
     finally:
         try:
             process.stdin.close()  # the supervisor then ends what still runs, and removes the folder
-            process.wait(15)
+            process.wait(SUPERVISOR_LIMIT)
         except subprocess.TimeoutExpired:
             pass  # sweep kills it
         finally:
@@ -147,4 +148,4 @@ def _stop(process, pass_on, grace):
         process.stdin.write(b"stop %g\n" % grace)
     except BrokenPipeError:
         pass  # it was killed, which _follow sees at once
-    return _follow(process, pass_on, time.monotonic() + grace + 15) or {}
+    return _follow(process, pass_on, time.monotonic() + grace + SUPERVISOR_LIMIT) or {}

@@ -20,6 +20,7 @@ def train(rank, world_size, port):
 
 
 if __name__ == "__main__":
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    mp.spawn(train, args=(2, port), nprocs=2)
+    with socket.socket() as reserved:  # nobody else is given its port before rank 0 listens there
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        mp.spawn(train, args=(2, reserved.getsockname()[1]), nprocs=2)
