@@ -1,5 +1,6 @@
 """Machines made of namespaces: their names, their cables, jobs on them, and that they leave nothing behind."""
 
+import contextlib
 import json
 import os
 import signal
@@ -42,9 +43,11 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-dist.init_process_group("gloo", timeout=timedelta(seconds=5))
+dist.init_process_group("gloo", timeout=timedelta(seconds=600))  # one rank may begin long after the other
+dist.barrier()
+impatient = dist.new_group(timeout=timedelta(seconds=5))
 for step in range(2000):
-    dist.all_reduce(torch.ones(1000))
+    dist.all_reduce(torch.ones(1000), group=impatient)
     print("step", step, flush=True)
     time.sleep(0.05)
 """
@@ -102,7 +105,7 @@ def test_a_command_on_a_machine_finds_this_pythons_torchrun_without_an_activated
 @here
 def test_a_cable_is_as_slow_as_it_should_be(cluster):
     """It is never faster than its rate, and a cable of a tenth of the rate takes longer."""
-    sizes = [1 << 14] * 20 + [1 << 20] + [0]  # the burst lets the first of them pass
+    sizes = [1 << 14] * 20 + [1 << 20] * 3 + [0]  # the burst lets the first of them pass
     seconds = {}
     for rate in ("100mbit", "10mbit"):
         cluster.set_rate("node2", rate)
@@ -114,7 +117,7 @@ def test_a_cable_is_as_slow_as_it_should_be(cluster):
         for size, taken in zip(sizes, times, strict=False):
             bits = float(rate.removesuffix("mbit")) * 1e6
             assert taken > 0.95 * 8 * (size - 2 * burst - 3000) / bits, (rate, size, taken)
-        seconds[rate] = times[-1]
+        seconds[rate] = min(times[-3:])  # a process that waits for a core makes single ones longer
     cluster.set_rate("node2", None)
     assert seconds["10mbit"] > 3 * seconds["100mbit"]
 
@@ -147,6 +150,15 @@ def test_a_cut_cable_ends_the_job_and_is_named(tmp_path, capsys):
     assert "[rank 1 node2]" in capsys.readouterr().out
 
 
+def networks_of(pids):
+    """The network namespaces of these processes, some of which may have ended."""
+    networks = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            networks.add(os.readlink(f"/proc/{pid}/ns/net"))
+    return networks
+
+
 @here
 def test_nothing_is_left_when_its_process_is_killed():
     """Processes in other process namespaces are visible here; namespaces and interfaces end with the last of them."""
@@ -154,18 +166,12 @@ def test_nothing_is_left_when_its_process_is_killed():
     holder = subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "up\n"
     assert wait_until(lambda: sum(process.name() == "sleep" for process in processes_of_this_test()) >= 2)
-    networks = {os.readlink(f"/proc/{process.pid}/ns/net") for process in processes_of_this_test()}
+    networks = networks_of(process.pid for process in processes_of_this_test())
     assert len(networks) == 4  # ours, the switch's, and one for each machine
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     assert wait_until(lambda: not processes_of_this_test())
-    left = set()
-    for pid in psutil.pids():
-        try:
-            left.add(os.readlink(f"/proc/{pid}/ns/net"))
-        except OSError:
-            continue
-    assert networks & left <= {os.readlink("/proc/self/ns/net")}
+    assert networks & networks_of(psutil.pids()) <= {os.readlink("/proc/self/ns/net")}
     assert open("/proc/self/mounts").read() == mounts and os.listdir("/sys/class/net") == links
 
 
@@ -184,6 +190,33 @@ def test_a_shell_starts_uses_and_ends_a_cluster(tmp_path):
     assert subprocess.run([*command, "down"]).returncode == 0 and up.wait(60) == 0
     late = subprocess.run([*command, "run", "node1", "true"], capture_output=True, text=True)
     assert late.returncode == 2 and "no cluster is up" in late.stderr
+
+
+ENDS_WHILE_ASKED = """
+import os, signal
+from ddp_course.cluster import enter
+
+def waitpid(*arguments, wait=os.waitpid):
+    ended = wait(*arguments)
+    os.kill(os.getpid(), signal.SIGTERM)  # comes when the child has just ended
+    return ended
+
+os.waitpid, enter.enter_namespaces = waitpid, lambda pid: None
+enter.main([{"pid": 0, "command": ["sh", "-c", "exit 3"]}])
+"""
+DOWN_AT_ONCE = """
+import os, signal, sys
+from ddp_course.cluster import __main__ as command
+command.print = lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)
+sys.exit(command.main(["--folder", sys.argv[1], "up", "--nodes", "1"]))
+"""
+
+
+@here
+@pytest.mark.parametrize(("script", "exit_code"), [(ENDS_WHILE_ASKED, 3), (DOWN_AT_ONCE, 0)], ids=["command", "up"])
+def test_sigterm_at_an_awkward_moment_changes_no_exit_code(tmp_path, script, exit_code):
+    done = subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, text=True, timeout=600)
+    assert (done.returncode, done.stderr) == (exit_code, "") and not list(tmp_path.iterdir())
 
 
 def test_where_it_cannot_run_one_sentence_says_why_and_what_to_do(monkeypatch):

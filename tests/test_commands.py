@@ -11,6 +11,7 @@ import pytest
 from training_runs import ROOT, merged
 from warm import SCRIPTS
 
+from ddp_course.base.json_file import read_object
 from ddp_course.cluster.__main__ import main as cluster
 from ddp_course.plan import __main__ as plan
 from ddp_course.plan.flags import plan_parser, predict_parser
@@ -168,6 +169,13 @@ def test_a_broken_state_of_a_cluster_is_refused_in_one_sentence(name, command, t
     out, err = capsys.readouterr()
     assert not out and err.startswith("error: ") and str(folder) in err and len(err.splitlines()) == 1, err
     assert content is None or (folder / "cluster.json").read_text() == content
+
+
+def test_a_state_that_is_removed_while_it_is_read_is_none(tmp_path, monkeypatch, capsys):
+    """`down` reads it while `up` ends."""
+    (tmp_path / "cluster.json").write_text("{}")
+    monkeypatch.setattr("ddp_course.cluster.__main__.read_object", lambda path: path.unlink() or read_object(path))
+    assert cluster(["--folder", str(tmp_path), "status"]) == 1 and "no cluster is up" in capsys.readouterr().out
 
 
 ABSURD = ["1000000000000", "1" + 400 * "0", "1e400", "5e-324", "-1", "0", "nan", "inf", "9" * 5000]

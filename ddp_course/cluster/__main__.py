@@ -12,6 +12,7 @@
 """
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -82,6 +83,7 @@ def up(folder: Path, nodes: int, rate: str | None, with_slurm: bool) -> int:
     """Run a cluster until SIGINT or SIGTERM; returns the exit code 0."""
     if read(folder):
         raise InputError(f"a cluster is up in {folder}; end it with python -m ddp_course.cluster down")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # from here on, because `down` may come at once
     with Cluster(nodes, rate) as cluster:
         folder.mkdir(parents=True, exist_ok=True)
         state = {
@@ -91,11 +93,10 @@ def up(folder: Path, nodes: int, rate: str | None, with_slurm: bool) -> int:
             "shown": str(cluster),
             "slurm": cluster.slurm().task() if with_slurm else None,
         }
-        with replacing(folder / STATE) as file:
-            file.write(json.dumps(state))
-        print(f"{cluster}\nup, until Ctrl-C or python -m ddp_course.cluster down", flush=True)
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         try:
+            with replacing(folder / STATE) as file:
+                file.write(json.dumps(state))
+            print(f"{cluster}\nup, until Ctrl-C or python -m ddp_course.cluster down", flush=True)
             while True:
                 signal.pause()
         except KeyboardInterrupt:
@@ -109,9 +110,12 @@ def read(folder: Path) -> dict | None:
     """The state that `up` has written; None if there is none, or if its process has ended."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--folder is a folder for the cluster's state, and {folder} is a file")
-    if not (folder / STATE).exists():
-        return None
-    state = read_object(folder / STATE)
+    try:
+        state = read_object(folder / STATE)
+    except InputError:
+        if not (folder / STATE).exists():  # asked only now: `up` may just have removed it
+            return None
+        raise
     kinds = {"pid": int, "since": float, "pids": dict, "shown": str, "slurm": dict | None}
     if not all(isinstance(state.get(name), kind) for name, kind in kinds.items()):
         raise InputError(f"{folder / STATE} is no state of a cluster; remove it, or give another --folder")
@@ -124,7 +128,8 @@ def read(folder: Path) -> dict | None:
 def down(folder: Path, state: dict | None) -> int:
     """End the process of `up`, and wait until it has ended; returns the exit code 0."""
     if state:
-        os.kill(state["pid"], signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.kill(state["pid"], signal.SIGTERM)
         while read(folder):
             time.sleep(0.05)
     print("the cluster is down" if state else f"no cluster is up in {folder}")

@@ -8,6 +8,7 @@ SIGKILL, because the rest of a job would wait for its peer forever. This process
 with its exit code or by its signal. Started by file path, with the standard library only.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -55,7 +56,7 @@ def start(task):
         sys.stderr.write(f"cannot enter the machine: {error}\n")
         sys.stderr.flush()
         os._exit(126)
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))
+    signal.signal(signal.SIGTERM, lambda *_: send(child, signal.SIGTERM))
     end_like(os.waitpid(child, 0)[1])
 
 
@@ -74,6 +75,12 @@ def run(task):
         os._exit(127)
 
 
+def send(pid, number):
+    """Send a signal to a child, which may have ended just now."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
 def end_like(status):
     """End with a child's exit code, or by the signal that killed it."""
     code = os.waitstatus_to_exitcode(status)
@@ -90,7 +97,7 @@ def main(tasks):
 
     def pass_on(number, _frame):
         for pid in running:
-            os.kill(pid, number)
+            send(pid, number)
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the commands as well
     for task in tasks:
