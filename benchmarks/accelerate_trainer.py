@@ -8,7 +8,9 @@ from ddp_course.models.minigpt import MiniGPT
 
 
 def main() -> None:
-    accelerator = Accelerator(cpu=True, mixed_precision="bf16", gradient_accumulation_steps=WORKLOAD.accumulation_steps)
+    accelerator = Accelerator(
+        cpu=True, mixed_precision="bf16", gradient_accumulation_steps=WORKLOAD.gradient_accumulation_steps
+    )
     process_group.seed_shared(WORKLOAD.seed)
     model = MiniGPT(WORKLOAD.model_config())
     replica, adamw = accelerator.prepare(model, optimizer(model))
@@ -20,7 +22,7 @@ def main() -> None:
             with accelerator.accumulate(replica):
                 loss = replica(inputs, targets)
                 # Accelerate divides by the accumulation steps, DDP by the ranks: a mean over the rank's tokens.
-                accelerator.backward(loss * (WORKLOAD.accumulation_steps / tokens_of_a_rank))
+                accelerator.backward(loss * (WORKLOAD.gradient_accumulation_steps / tokens_of_a_rank))
                 if accelerator.sync_gradients:
                     accelerator.clip_grad_norm_(replica.parameters(), 1.0)
                 adamw.step()

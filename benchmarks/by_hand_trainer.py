@@ -22,7 +22,8 @@ WRAPPERS = {"by hand": BucketedDataParallel, "DDP": DistributedDataParallel}
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--pairs", type=int, default=6, help="steps of each, the first two left out")
-    parser.add_argument("--accumulation-steps", type=int, default=WORKLOAD.accumulation_steps, help="1: send each time")
+    default = WORKLOAD.gradient_accumulation_steps
+    parser.add_argument("--gradient-accumulation-steps", type=int, default=default, help="1: send each time")
     args = parser.parse_args()
     world = process_group.start()
     trainers = {}
@@ -30,15 +31,15 @@ def main() -> None:
         process_group.seed_shared(WORKLOAD.seed)
         replica = wrap(MiniGPT(WORKLOAD.model_config()))
         trainers[name] = (replica, optimizer(replica))
-    tokens_of_a_rank = args.accumulation_steps * WORKLOAD.micro_batch_size * WORKLOAD.context
+    tokens_of_a_rank = args.gradient_accumulation_steps * WORKLOAD.micro_batch_size * WORKLOAD.context
 
     def step_seconds(name: str, step: int) -> float:
         replica, adamw = trainers[name]
         dist.barrier()
         start = time.perf_counter()
-        batches = itertools.islice(WORKLOAD.batches(step, world.rank, world.size), args.accumulation_steps)
+        batches = itertools.islice(WORKLOAD.batches(step, world.rank, world.size), args.gradient_accumulation_steps)
         for micro_step, (inputs, targets) in enumerate(batches, start=1):
-            with contextlib.nullcontext() if micro_step == args.accumulation_steps else replica.no_sync():
+            with contextlib.nullcontext() if micro_step == args.gradient_accumulation_steps else replica.no_sync():
                 with torch.autocast("cpu", dtype=torch.bfloat16):
                     loss = replica(inputs, targets)
                 (loss / tokens_of_a_rank).backward()

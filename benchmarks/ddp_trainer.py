@@ -22,7 +22,7 @@ def main() -> None:
         total = torch.zeros((), device=world.device)
         batches = WORKLOAD.batches(step, world.rank, world.size, world.device)
         for micro_step, (inputs, targets) in enumerate(batches, start=1):
-            last = micro_step == WORKLOAD.accumulation_steps
+            last = micro_step == WORKLOAD.gradient_accumulation_steps
             with contextlib.nullcontext() if last else replica.no_sync():
                 with torch.autocast(world.device.type, dtype=torch.bfloat16):
                     loss = replica(inputs, targets)

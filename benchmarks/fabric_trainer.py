@@ -23,7 +23,7 @@ def main() -> None:
     def train_step(step: int) -> float:
         total = 0.0
         for micro_step, (inputs, targets) in enumerate(WORKLOAD.batches(step, fabric.global_rank, fabric.world_size)):
-            silent = micro_step < WORKLOAD.accumulation_steps - 1
+            silent = micro_step < WORKLOAD.gradient_accumulation_steps - 1
             with fabric.no_backward_sync(replica, enabled=silent):
                 loss = replica(inputs, targets)
                 fabric.backward(loss / tokens_of_a_rank)

@@ -23,7 +23,7 @@ def main() -> None:
         total = torch.zeros((), device=world.device)
         batches = WORKLOAD.batches(step, world.rank, world.size, world.device)
         for micro_step, (inputs, targets) in enumerate(batches, start=1):
-            model.set_requires_gradient_sync(micro_step == WORKLOAD.accumulation_steps)
+            model.set_requires_gradient_sync(micro_step == WORKLOAD.gradient_accumulation_steps)
             with torch.autocast(world.device.type, dtype=torch.bfloat16):
                 loss = model(inputs, targets)
             (loss / tokens_of_a_rank).backward()

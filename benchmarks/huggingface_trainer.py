@@ -62,7 +62,7 @@ def main() -> None:
             use_cpu=True,
             bf16=True,
             max_grad_norm=1.0,
-            gradient_accumulation_steps=WORKLOAD.accumulation_steps,
+            gradient_accumulation_steps=WORKLOAD.gradient_accumulation_steps,
             lr_scheduler_type="constant",
             seed=WORKLOAD.seed,
             ddp_find_unused_parameters=False,

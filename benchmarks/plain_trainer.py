@@ -57,7 +57,7 @@ def main() -> None:
         total = 0.0
         for micro_step, (inputs, targets) in enumerate(WORKLOAD.batches(step, world.rank, world.size)):
             if world.size > 1:
-                replica.require_backward_grad_sync = micro_step == WORKLOAD.accumulation_steps - 1
+                replica.require_backward_grad_sync = micro_step == WORKLOAD.gradient_accumulation_steps - 1
             loss = replica(inputs, targets)
             (loss * (world.size / tokens)).backward()
             total += loss.item()

@@ -52,7 +52,7 @@ Written by `make bench`, never by hand. Every figure is a ratio within one run: 
 tables show the median and the range of the rounds' ratios. Another machine gives other ratios.
 
 Where nothing else is said, the model has {config.layers} layers of {config.width} units, context {config.context} and
-{config.vocab_size} tokens: {parameter_count(config):,} parameters. A process takes {work.accumulation_steps} \
+{config.vocab_size} tokens: {parameter_count(config):,} parameters. A process takes {work.gradient_accumulation_steps} \
 micro-batches of {work.micro_batch_size} windows per
 step, on one thread; the first {WARM_UP} steps of a run are not counted.
 

@@ -19,7 +19,7 @@ from workload import WORKLOAD, optimizer
 from ddp_course.distributed import process_group
 from ddp_course.models.minigpt import MiniGPT
 
-COUNT = WORKLOAD.accumulation_steps
+COUNT = WORKLOAD.gradient_accumulation_steps
 SYNCHRONIZED = {"never": [], "once": [COUNT - 1], "every": range(COUNT)}  # kind of step -> indices of micro-batches
 
 

@@ -9,7 +9,7 @@ from sparse_or_dense import WIDTH
 
 def compare_wrappers(table: Table, rounds: int) -> None:
     for steps in (1, 4):
-        result = run_script("by_hand_trainer.py", "--pairs", rounds + 2, "--accumulation-steps", steps)
+        result = run_script("by_hand_trainer.py", "--pairs", rounds + 2, "--gradient-accumulation-steps", steps)
         table.ratio(
             f"step time of our bucketed data parallel over torch's DDP, {steps} micro-batch{'es' * (steps > 1)} a step",
             result["ratios"],

@@ -28,7 +28,7 @@ class Workload:
     context: int = 256
     vocab_size: int = 4096
     micro_batch_size: int = 8
-    accumulation_steps: int = 4
+    gradient_accumulation_steps: int = 4
     learning_rate: float = 1e-3
     seed: int = 1
 
@@ -36,7 +36,7 @@ class Workload:
         return MiniGPTConfig(self.vocab_size, self.context, self.layers, self.heads, self.width)
 
     def tokens_per_update(self, world_size: int) -> int:
-        return self.micro_batch_size * self.context * self.accumulation_steps * world_size
+        return self.micro_batch_size * self.context * self.gradient_accumulation_steps * world_size
 
     def flags(self, world_size: int, steps: int) -> list[object]:
         """The same work as flags of `ddp_course/minigpt_ddp.py`."""
@@ -58,16 +58,17 @@ class Workload:
             rank=rank,
             world_size=world_size,
             micro_batch_size=self.micro_batch_size,
-            accumulation_steps=self.accumulation_steps,
+            gradient_accumulation_steps=self.gradient_accumulation_steps,
         )
         return prefetch(batches, device)
 
 
 if os.environ.get("WORKLOAD") == "gpt2":  # GPT-2's sizes, for a GPU
-    WORKLOAD = AS_NANOGPT = Workload(12, 12, 768, 1024, 50304, micro_batch_size=16, accumulation_steps=1)
+    WORKLOAD = AS_NANOGPT = Workload(12, 12, 768, 1024, 50304, micro_batch_size=16, gradient_accumulation_steps=1)
 else:
     WORKLOAD = Workload()
-    AS_NANOGPT = Workload(vocab_size=2048, accumulation_steps=1)  # nanoGPT's batch of 8, our default vocabulary
+    # nanoGPT's batch of 8, our default vocabulary
+    AS_NANOGPT = Workload(vocab_size=2048, gradient_accumulation_steps=1)
 
 
 def token_folder() -> str:

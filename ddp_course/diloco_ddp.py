@@ -32,7 +32,7 @@ from ddp_course.trainers.pretraining import (
     TINY,
     PretrainingConfig,
     batch_bytes,
-    gradient_accumulation_steps,
+    count_gradient_accumulation_steps,
     make_identity,
     make_model_config,
     micro_batches,
@@ -76,7 +76,7 @@ PRESETS = {"laptop": DiLoCoConfig(), "tiny": DiLoCoConfig(**TINY, sync_every=5)}
 def train(config: DiLoCoConfig) -> int:
     """Train as one worker, to the last step or until a stop was asked for; returns the exit code."""
     world = process_group.start(config.timeout_seconds, config.device)
-    accumulation_steps = gradient_accumulation_steps(config, world.size)
+    gradient_accumulation_steps = count_gradient_accumulation_steps(config, world.size)
     run_directory, checkpoint = open_run(world, config.run_dir, config.resume, kind="diloco")
     tokens, windows = open_text(world, config, run_directory)
     process_group.seed_shared(config.seed)
@@ -104,7 +104,7 @@ def train(config: DiLoCoConfig) -> int:
     world.say(
         f"{parameters:,} parameters; {len(tokens.train):,} training tokens{windows.description}; "
         f"{config.precision} on {world.device}\n{world.size} worker(s), an outer step every {config.sync_every} steps; "
-        f"{config.tokens_per_update:,} tokens per update = {world.size} worker(s) x {accumulation_steps} "
+        f"{config.tokens_per_update:,} tokens per update = {world.size} worker(s) x {gradient_accumulation_steps} "
         f"micro-batch(es) x {config.micro_batch_size} windows x {config.context} tokens"
     )
     steps = range(loop.step, config.steps)
@@ -117,7 +117,7 @@ def train(config: DiLoCoConfig) -> int:
         # DiLoCo 3/6: between outer steps a worker trains on its own windows, and sends nothing.
         for step in range(first_step, sync_step):
             set_learning_rate(inner, config.learning_rate_at(step))
-            for _ in range(accumulation_steps):
+            for _ in range(gradient_accumulation_steps):
                 inputs, targets = next(batches)
                 with autocast(config.precision, world.device):
                     loss = model(inputs, targets)

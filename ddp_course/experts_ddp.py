@@ -34,7 +34,7 @@ from ddp_course.trainers.pretraining import (
     TINY,
     PretrainingConfig,
     batch_bytes,
-    gradient_accumulation_steps,
+    count_gradient_accumulation_steps,
     make_identity,
     make_model_config,
     micro_batches,
@@ -79,7 +79,7 @@ PRESETS = {"laptop": ExpertsConfig(), "tiny": ExpertsConfig(**TINY)}
 def train(config: ExpertsConfig) -> int:
     """Train as one rank, to the last step or until a stop was asked for; returns the exit code."""
     world = process_group.start(config.timeout_seconds, config.device)
-    accumulation_steps = gradient_accumulation_steps(config, world.size)
+    gradient_accumulation_steps = count_gradient_accumulation_steps(config, world.size)
     # MoE 1/7: experts are sharded over the mesh's tp axis and replicated over dp; windows are sharded over all ranks.
     expert_ranks = config.ep or world.size
     if world.size % expert_ranks or config.experts % expert_ranks:
@@ -122,7 +122,7 @@ def train(config: ExpertsConfig) -> int:
         f"{size:,} parameters, {local_size:,} of them on rank 0; "
         f"{len(tokens.train):,} training tokens{windows.description}; {config.precision} on {world.device}\n"
         f"{config.experts} experts over {expert_ranks} rank(s), {mesh.dp.size} replica(s); "
-        f"{config.tokens_per_update:,} tokens per update = {world.size} rank(s) x {accumulation_steps} "
+        f"{config.tokens_per_update:,} tokens per update = {world.size} rank(s) x {gradient_accumulation_steps} "
         f"micro-batch(es) x {config.micro_batch_size} windows x {config.context} tokens"
     )
     sharded = [shard.parameter for shard in shards if shard.placements]
@@ -135,7 +135,7 @@ def train(config: ExpertsConfig) -> int:
         batches = list(micro_batches(windows, config, [step], **share))
         loss_sum, balance_sum = torch.zeros(2, device=world.device, dtype=torch.float64)
         # MoE 4/7: the balance loss counts the choices of all micro-batches of a step, so these are counted first.
-        choices = count_choices(model, batches, config, world.device) if accumulation_steps > 1 else None
+        choices = count_choices(model, batches, config, world.device) if gradient_accumulation_steps > 1 else None
         for micro_step, (inputs, targets) in enumerate(batches):
             if micro_step and loop.abandons_step():
                 break

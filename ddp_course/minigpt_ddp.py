@@ -32,7 +32,7 @@ from ddp_course.trainers.pretraining import (
     TINY,
     PretrainingConfig,
     batch_bytes,
-    gradient_accumulation_steps,
+    count_gradient_accumulation_steps,
     make_identity,
     make_model_config,
     micro_batches,
@@ -90,7 +90,7 @@ def train(config: TrainConfig) -> int:
     """Train as one rank, to the last step or until a stop was asked for; returns the exit code."""
     # DDP 1/6: join the other processes and take the device that belongs to this one.
     world = process_group.start(config.timeout_seconds, config.device)
-    accumulation_steps = gradient_accumulation_steps(config, world.size)
+    gradient_accumulation_steps = count_gradient_accumulation_steps(config, world.size)
     run_directory, checkpoint = open_run(world, config.run_dir, config.resume, kind="minigpt")
     tokens, windows = open_text(world, config, run_directory)
 
@@ -125,7 +125,7 @@ def train(config: TrainConfig) -> int:
     world.say(
         f"{parameter_count(model_config):,} parameters; {len(tokens.train):,} training tokens{windows.description}; "
         f"{precision} on {world.device}\n{config.tokens_per_update:,} tokens per update = {world.size} rank(s) x "
-        f"{accumulation_steps} micro-batch(es) x {config.micro_batch_size} windows x {config.context} tokens"
+        f"{gradient_accumulation_steps} micro-batch(es) x {config.micro_batch_size} windows x {config.context} tokens"
     )
     # DDP 3/6: each rank takes its own windows of one global batch, which is the same at any world size.
     steps = range(loop.step, config.steps)
@@ -136,12 +136,12 @@ def train(config: TrainConfig) -> int:
         set_learning_rate(optimizer, learning_rate)
         loss_sum = torch.zeros((), device=world.device, dtype=torch.float64)
         target_count = windows.targets(step)  # of all ranks
-        for micro_step in range(accumulation_steps):
+        for micro_step in range(gradient_accumulation_steps):
             if micro_step and loop.abandons_step():
                 break
             inputs, targets = next(batches)
             # DDP 4/6: only the last micro-batch needs an all-reduce; no_sync has to cover the forward pass as well.
-            accumulates = micro_step < accumulation_steps - 1 and world.size > 1
+            accumulates = micro_step < gradient_accumulation_steps - 1 and world.size > 1
             with ddp_model.no_sync() if accumulates else contextlib.nullcontext():
                 with autocast(precision, world.device):
                     loss = ddp_model(inputs, targets)

@@ -46,8 +46,8 @@ from ddp_course.trainers.minigpt_stage import TIED, Stage, check_cuts
 from ddp_course.trainers.pretraining import (
     TINY,
     PretrainingConfig,
+    count_gradient_accumulation_steps,
     even_held_out_batches,
-    gradient_accumulation_steps,
     loss_and_target_count,
     make_identity,
     make_model_config,
@@ -132,7 +132,7 @@ def train(config: ParallelConfig) -> int:
     ep = config.experts and config.ep
     mesh = Mesh(world, pp=config.pp, dp=config.dp, shard=config.shard, cp=config.cp, tp=config.tp, ep=ep)
     check_cuts(config, mesh)
-    accumulation_steps = micro_batches_per_step(config, mesh)
+    gradient_accumulation_steps = micro_batches_per_step(config, mesh)
     run_directory, checkpoint = open_run(world, config.run_dir, config.resume, kind="parallel")
 
     tokens, windows = open_text(world, config, run_directory)
@@ -173,13 +173,13 @@ def train(config: ParallelConfig) -> int:
     if not loop.begin(checkpoint, settings, {"tokenizer_state": tokens.tokenizer.state()}):
         return 0
 
-    pipeline = Pipeline(stage, mesh.pp, world.device, accumulation_steps, config.schedule)
+    pipeline = Pipeline(stage, mesh.pp, world.device, gradient_accumulation_steps, config.schedule)
     counts = [0] * world.size
     dist.all_gather_object(counts, sum(shard.local.numel() for shard in shards))
     world.say(
         f"{parameters:,} parameters, {min(counts):,} to {max(counts):,} of them on a rank; {len(tokens.train):,} "
         f"training tokens{windows.description}; {precision} on {world.device}\nmesh: {mesh}; "
-        f"{config.tokens_per_update:,} tokens per update = {mesh.replicas} share(s) x {accumulation_steps} "
+        f"{config.tokens_per_update:,} tokens per update = {mesh.replicas} share(s) x {gradient_accumulation_steps} "
         f"micro-batch(es) x {config.micro_batch_size} windows x {config.context} tokens"
     )
     computed_in = config.precision if config.param_dtype == "same" else config.param_dtype
@@ -193,7 +193,7 @@ def train(config: ParallelConfig) -> int:
         batches = micro_batches(windows, config, [step], **share)
         inputs, targets = map(torch.cat, zip(*batches, strict=True))  # the pipeline divides them again
         keys = window_keys(config.seed, step, config.tokens_per_update // config.context)  # for dropout, as windows go
-        keys = keys.view(accumulation_steps, mesh.replicas, -1)[:, mesh.replica].flatten().to(world.device)
+        keys = keys.view(gradient_accumulation_steps, mesh.replicas, -1)[:, mesh.replica].flatten().to(world.device)
         with autocast(config.precision, world.device):
             # fully_shard averages over dp, shard and cp. We want the mean over the tokens.
             loss_sum = pipeline.forward_backward(inputs, targets, mesh.gradient_ranks / target_count, keys=keys)
@@ -229,7 +229,7 @@ def train(config: ParallelConfig) -> int:
 
 def micro_batches_per_step(config: ParallelConfig, mesh: Mesh) -> int:
     """Number of micro-batches of a replica per step. Raises InputError if --tokens-per-update or --pp does not fit."""
-    count = gradient_accumulation_steps(config, mesh.replicas, f"--dp x --shard = {mesh.replicas}")
+    count = count_gradient_accumulation_steps(config, mesh.replicas, f"--dp x --shard = {mesh.replicas}")
     if config.schedule == "1f1b" and count < config.pp:
         raise InputError(
             f"--pp {config.pp} stages need as many micro-batches or more, a step has {count}: choose a "

@@ -69,8 +69,8 @@ def main():
 
 def train(options, rank, world_size, local_rank, device):
     per_pass = options.micro_batch_size * options.context * world_size
-    accumulation_steps, rest = divmod(options.tokens_per_update, per_pass)
-    if rest or not accumulation_steps:
+    gradient_accumulation_steps, rest = divmod(options.tokens_per_update, per_pass)
+    if rest or not gradient_accumulation_steps:
         wrong = f"--tokens-per-update {options.tokens_per_update:,} is not a multiple of the {per_pass:,} of all ranks"
         raise SystemExit(wrong if rank == 0 else 1)
     if local_rank == 0:  # one process per machine writes the token file; the others read it when it is whole
@@ -99,7 +99,7 @@ def train(options, rank, world_size, local_rank, device):
         batches = micro_batches(tokens.train, step, options, rank, world_size, device)
         for number, (inputs, targets) in enumerate(batches, start=1):
             # Only the last backward sends gradients. DDP decides in the forward pass, so it is inside, too.
-            with replica.no_sync() if number < accumulation_steps else contextlib.nullcontext():
+            with replica.no_sync() if number < gradient_accumulation_steps else contextlib.nullcontext():
                 with autocast:
                     loss = replica(inputs, targets)
                 (loss * world_size / options.tokens_per_update).backward()  # DDP divides by world_size

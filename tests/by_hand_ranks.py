@@ -473,7 +473,7 @@ def report_bad_input(world):
 
 
 def main():
-    world = process_group.start(timeout_seconds=30)
+    world = process_group.start(timeout_seconds=600)
     report_steps(world)
     report_gradients(world)
     report_messages()

@@ -616,8 +616,12 @@ def test_an_unfinished_build_is_removed_after_a_day(data, cache):
     for name, age in ((".x.building-old", 2 * 86_400), (".x.building-new", 60)):
         (cache / "tokens" / name).mkdir(parents=True)
         os.utime(cache / "tokens" / name, (time.time() - age,) * 2)
+    slow = cache / "tokens" / ".x.building-slow"  # for two days the same file grows
+    slow.mkdir()
+    (slow / "train.bin").write_bytes(b"so far")
+    os.utime(slow, (time.time() - 2 * 86_400,) * 2)
     folder = prepare(data)
-    assert {path.name for path in (cache / "tokens").iterdir()} == {".x.building-new", folder.name}
+    assert {path.name for path in (cache / "tokens").iterdir()} == {".x.building-new", slow.name, folder.name}
 
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path, data, monkeypatch):
@@ -723,7 +727,7 @@ def test_a_seed_out_of_range_is_an_input_error(seed):
 
 
 def micro_batches_of(tokens, **options):
-    defaults = {"context": 8, "micro_batch_size": 2, "accumulation_steps": 4, "rank": 0, "world_size": 1}
+    defaults = {"context": 8, "micro_batch_size": 2, "gradient_accumulation_steps": 4, "rank": 0, "world_size": 1}
     return windows.micro_batches(tokens, seed=5, step=11, **defaults | options)
 
 
@@ -743,7 +747,7 @@ def test_micro_batches_have_their_shape_and_targets_are_one_token_later():
 def test_all_world_sizes_share_one_global_batch_in_one_order(micro_batch_size, world_size):
     tokens = np.arange(5000, dtype=np.uint16)
     sizes = {"micro_batch_size": micro_batch_size, "world_size": world_size}
-    sizes["accumulation_steps"] = 16 // (micro_batch_size * world_size)
+    sizes["gradient_accumulation_steps"] = 16 // (micro_batch_size * world_size)
     first_tokens = {}
     for rank in range(world_size):
         for m, (inputs, _) in enumerate(micro_batches_of(tokens, rank=rank, **sizes)):

@@ -164,7 +164,7 @@ def simulated(more, workers):
             count = config.tokens_per_update // (config.micro_batch_size * config.context * workers)
             sizes = {"context": config.context, "micro_batch_size": config.micro_batch_size, "world_size": workers}
             for inputs, targets in micro_batches(
-                tokens.train, seed=config.seed, step=step, rank=worker, accumulation_steps=count, **sizes
+                tokens.train, seed=config.seed, step=step, rank=worker, gradient_accumulation_steps=count, **sizes
             ):
                 loss = model(inputs, targets)
                 (loss * workers / config.tokens_per_update).backward()

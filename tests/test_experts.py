@@ -134,7 +134,7 @@ def test_one_process_is_the_definition(single_process):
         block.mixture = Dense(block.mixture)
     optimizer = plain_adamw(model)
     for step in range(STEPS):
-        sizes = {"context": 16, "micro_batch_size": 16, "accumulation_steps": 1, "rank": 0, "world_size": 1}
+        sizes = {"context": 16, "micro_batch_size": 16, "gradient_accumulation_steps": 1, "rank": 0, "world_size": 1}
         [(inputs, targets)] = micro_batches(tokens.train, seed=config.seed, step=step, **sizes)
         loss = model(inputs, targets) / config.tokens_per_update
         mixtures = [block.mixture for block in model.blocks]

@@ -62,8 +62,8 @@ def test_the_best_fit_is_taken_and_windows_are_nearly_full():
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_world_sizes_share_one_global_batch(world_size):
     windows = packed()
-    [single] = windows.micro_batches(step=5, micro_batch_size=8, accumulation_steps=1, rank=0, world_size=1)
-    sizes = {"micro_batch_size": 2, "accumulation_steps": 4 // world_size, "world_size": world_size}
+    [single] = windows.micro_batches(step=5, micro_batch_size=8, gradient_accumulation_steps=1, rank=0, world_size=1)
+    sizes = {"micro_batch_size": 2, "gradient_accumulation_steps": 4 // world_size, "world_size": world_size}
     shares = [list(windows.micro_batches(step=5, rank=rank, **sizes)) for rank in range(world_size)]
     for kind, whole in enumerate(single):
         rows = [share[step][kind] for step in range(4 // world_size) for share in shares]

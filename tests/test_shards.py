@@ -42,7 +42,7 @@ def test_shards_are_one_array(tmp_path):
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_windows_are_those_of_one_file(tmp_path, ranks):
     tokens = open_tokens(prepare(str(write(tmp_path / "shards")), "bytes"))
-    arguments = {"context": 64, "seed": 3, "step": 5, "micro_batch_size": 4, "accumulation_steps": 4 // ranks}
+    arguments = {"context": 64, "seed": 3, "step": 5, "micro_batch_size": 4, "gradient_accumulation_steps": 4 // ranks}
     for rank in range(ranks):
         ours, theirs = (micro_batches(ids, **arguments, rank=rank, world_size=ranks) for ids in (tokens.train, IDS))
         for batch, expected in zip(ours, theirs, strict=True):

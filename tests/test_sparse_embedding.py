@@ -15,7 +15,7 @@ from ddp_course.distributed import process_group
 from ddp_course.distributed.replica_check import assert_replicas_equal
 from ddp_course.distributed.sparse_embedding import SparseEmbedding, SparseSignSGD
 
-world = process_group.start(timeout_seconds=30)
+world = process_group.start(timeout_seconds=600)
 results = {}
 
 

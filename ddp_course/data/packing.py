@@ -72,11 +72,11 @@ class PackedWindows:
         return f" in {len(self):,} packed windows, {self.fill_rate:.1%} filled"
 
     def micro_batches(
-        self, *, step: int, micro_batch_size: int, accumulation_steps: int, rank: int, world_size: int
+        self, *, step: int, micro_batch_size: int, gradient_accumulation_steps: int, rank: int, world_size: int
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield one rank's micro-batches of a step, in shape and order like `windows.micro_batches`."""
-        drawn = self._draw(step, accumulation_steps * world_size * micro_batch_size)
-        for windows in drawn.reshape(accumulation_steps, world_size, micro_batch_size)[:, rank]:
+        drawn = self._draw(step, gradient_accumulation_steps * world_size * micro_batch_size)
+        for windows in drawn.reshape(gradient_accumulation_steps, world_size, micro_batch_size)[:, rank]:
             inputs, targets = zip(*map(self.window, windows.tolist()), strict=True)
             yield torch.tensor(np.stack(inputs)), torch.tensor(np.stack(targets))
 

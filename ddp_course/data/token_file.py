@@ -301,7 +301,9 @@ def _remove_abandoned(tokens: Path) -> None:
     """Delete unfinished folders of killed builds: those without a change for a day."""
     for unfinished in tokens.glob(".*.building-*"):
         try:
-            if time.time() - unfinished.stat().st_mtime > DAY:
+            # A folder has the time at which its last file was begun; a long build writes to one file for days.
+            changed = max(path.stat().st_mtime for path in (unfinished, *unfinished.iterdir()))
+            if time.time() - changed > DAY:
                 shutil.rmtree(unfinished)
         except FileNotFoundError:
             pass  # another process has finished or removed it

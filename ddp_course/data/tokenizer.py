@@ -246,7 +246,9 @@ def existing(path: str | Path) -> ExistingTokenizer:
     Raises InputError if there is no such tokenizer, if it cannot be read, or if it has no end of text.
     """
     path = Path(path).expanduser()
-    if not path.exists():
+    try:
+        path.stat()  # Path.exists hides a name that is too long, and a folder that may not be read, from Python 3.14 on
+    except (FileNotFoundError, NotADirectoryError):
         check(str(path))  # raises, because no tokenizer has this name either
     file = path / "tokenizer.json" if path.is_dir() else path
     state = read_object(file)

@@ -45,18 +45,18 @@ def micro_batches(
     step: int,
     context: int,
     micro_batch_size: int,
-    accumulation_steps: int,
+    gradient_accumulation_steps: int,
     rank: int,
     world_size: int,
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield one rank's micro-batches of a step: `accumulation_steps` pairs (inputs, targets).
+    """Yield one rank's micro-batches of a step: `gradient_accumulation_steps` pairs (inputs, targets).
 
     Both are int64 of shape (micro_batch_size, context), on the CPU. Row b of micro-batch m is window
     (m * world_size + rank) * micro_batch_size + b: micro-batch m of all ranks holds consecutive windows.
     """
-    count = accumulation_steps * world_size * micro_batch_size
+    count = gradient_accumulation_steps * world_size * micro_batch_size
     starts = window_starts(seed, step, count, len(tokens), context)
-    for rank_starts in starts.reshape(accumulation_steps, world_size, micro_batch_size)[:, rank]:
+    for rank_starts in starts.reshape(gradient_accumulation_steps, world_size, micro_batch_size)[:, rank]:
         block = tokens[rank_starts[:, None] + np.arange(context + 1)].astype(np.int64)
         yield torch.tensor(block[:, :-1]), torch.tensor(block[:, 1:])
 

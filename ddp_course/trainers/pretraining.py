@@ -95,7 +95,7 @@ class PretrainingConfig(RunSettings):
             raise ValueError(f"--heads {self.heads} does not divide over --kv-heads {self.kv_heads}")
 
 
-def gradient_accumulation_steps(config: PretrainingConfig, world_size: int, ranks_name: str = "") -> int:
+def count_gradient_accumulation_steps(config: PretrainingConfig, world_size: int, ranks_name: str = "") -> int:
     """The micro-batches that a rank takes in a step, so that a step has the same tokens at any world size.
 
     world_size: the ranks over which the windows are divided. ranks_name: what the error calls them, if not "N rank(s)".
@@ -145,7 +145,7 @@ def micro_batches(
 
     The global batch is a function of the seed and the step: it is the same at any world size.
     """
-    accumulation_steps = gradient_accumulation_steps(config, world_size)
+    gradient_accumulation_steps = count_gradient_accumulation_steps(config, world_size)
     batches = (
         batch
         for step in steps
@@ -154,7 +154,7 @@ def micro_batches(
             rank=rank,
             world_size=world_size,
             micro_batch_size=config.micro_batch_size,
-            accumulation_steps=accumulation_steps,
+            gradient_accumulation_steps=gradient_accumulation_steps,
         )
     )
     return prefetch(batches, device)

@@ -4,7 +4,7 @@
     if not loop.begin(checkpoint, settings):
         return 0
     for step in loop.steps(unit="tokens", per_step=config.tokens_per_update):
-        for micro_step in range(accumulation_steps):
+        for micro_step in range(gradient_accumulation_steps):
             if micro_step and loop.abandons_step():
                 break
             ...                                            # forward, backward
