@@ -40,7 +40,7 @@ from ddp_course.launcher.nodes import free_port
 TABLE = Path(__file__).parent / "CHAOS.md"
 RANK = Path(__file__).parent / "chaos_rank.py"
 STEPS = 6  # with a checkpoint every two
-COLLECTIVE_TIMEOUT = 30  # seconds, for ranks import transformers meanwhile
+COLLECTIVE_TIMEOUT = 30  # seconds, where a fault is to come; ranks import transformers meanwhile
 LONG_FREEZE, SHORT_FREEZE = 60, 1  # seconds: beyond this timeout and within it
 TIME_LIMIT = 600  # seconds until every process of a job has to have ended
 SIZES = "--preset tiny --validate-every 3 --checkpoint-every 2 --keep-checkpoints 0"
@@ -131,14 +131,14 @@ class Chaos:
         finally:
             shutil.rmtree(run_dir, ignore_errors=True)
 
-    def command(self, trainer: str, run_dir: Path) -> list[str]:
+    def command(self, trainer: str, run_dir: Path, timeout: int) -> list[str]:
         script, *flags = (word.format(home=self.folder) for word in TRAINERS[trainer].split())
-        own = ["--steps", STEPS, "--run-dir", run_dir, "--resume", "auto", "--timeout-seconds", COLLECTIVE_TIMEOUT]
+        own = ["--steps", STEPS, "--run-dir", run_dir, "--resume", "auto", "--timeout-seconds", timeout]
         return [str(item) for item in (ROOT / "ddp_course" / script, *SIZES.split(), *flags, *own)]
 
     def train_to_the_end(self, trainer: str, run_dir: Path) -> str:
         """Start or resume a run without a fault. Return why it did not reach its end, or nothing."""
-        script, *flags = self.command(trainer, run_dir)
+        script, *flags = self.command(trainer, run_dir, TIME_LIMIT)
         done = warm.rank_processes(script, flags, 2, TIME_LIMIT)
         failed = [(item.returncode, item.stderr[-500:]) for item in done if item.returncode]
         return f"did not end well: {failed}" if failed else ""
@@ -148,7 +148,7 @@ class Chaos:
         act, seconds, agents = KINDS[case.kind]
         fault = {"act": act, "seconds": seconds, "moment": case.moment, "number": case.position, "ranks": case.ranks}
         chaos = json.dumps(fault | {"mark": str(mark)})
-        command = self.command(case.trainer, run_dir)
+        command = self.command(case.trainer, run_dir, COLLECTIVE_TIMEOUT)
         if agents is None:
             warm.rank_processes(RANK, command, 2, TIME_LIMIT, CHAOS=chaos)
         else:

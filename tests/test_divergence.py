@@ -8,7 +8,7 @@ import torch
 import warm
 from finetune_files import make_examples, make_opt
 from reward_files import make_backbone, make_pairs
-from training_runs import ROOT, TRAINER
+from training_runs import CODE, ROOT, TRAINER
 
 from ddp_course.base.errors import InputError
 from ddp_course.distributed.process_group import World
@@ -24,10 +24,11 @@ def flags(tmp_path):
     backbone, pairs = make_backbone(tmp_path / "backbone"), ("--pairs", make_pairs(tmp_path / "pairs"))
     scripts = ROOT / "ddp_course"
     files = "--model", tmp_path / "opt", "--data", make_examples(tmp_path)["sft"]
+    (code := tmp_path / "code.py").write_text(CODE)
     return {
         "minigpt": (TRAINER, "--sample-tokens", 0),
         "reward": (scripts / "reward_ddp.py", "--max-tokens", 32, "--backbone", f"minigpt:{backbone}", *pairs),
-        "grpo": (scripts / "grpo_ddp.py", "--new-tokens", 4, "--pretrained", backbone, "--data", ROOT / "tests"),
+        "grpo": (scripts / "grpo_ddp.py", "--new-tokens", 4, "--pretrained", backbone, "--data", code),
         "puzzles": (scripts / "puzzles_ddp.py",),
         "finetune": (scripts / "finetune_ddp.py", "--lora-layers", "q_proj", *files),
         **{name: (scripts / f"{name}_ddp.py",) for name in ("parallel", "diloco", "experts")},

@@ -12,24 +12,28 @@ from ddp_course.launcher import fair_clock
 pytestmark = pytest.mark.smoke
 
 LOOK = """
-import json, os, time
+import json, os, psutil, time
 from ddp_course.launcher.fair_clock import FairClock
 
+begun, begin = os.pipe()
 child = os.fork()
 if child == 0:
     os.nice(5)
+    os.write(begin, b"x")
     exec({work!r})
     os._exit(0)
-start = time.monotonic()
+os.read(begun, 1)
 clock = FairClock()
-while time.monotonic() - start < 3:
+start = clock.sampled_at
+while clock.sampled_at - start < 3:
     time.sleep(0.05)
     clock.update()
-os.kill(child, 9)
+for process in psutil.Process().children(recursive=True):
+    process.kill()
 os.wait()
-print(json.dumps([time.monotonic() - start, clock.seconds, clock.idle_seconds]))
+print(json.dumps([clock.sampled_at - start, clock.seconds, clock.idle_seconds]))
 """
-SPIN = "while True: pass"
+SPIN = "print(flush=True)\nwhile True: pass"
 SLEEP = "import time; time.sleep(60)"
 STARVE = "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nwhile True: pass"  # others go first, always
 
@@ -44,14 +48,17 @@ def clocks_of(*works):
 @pytest.fixture(scope="module")
 def on_a_busy_machine():
     """{work: its clock}, while two other programs for each core compute at a higher priority."""
-    others = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(2 * psutil.cpu_count())]
+    command = [sys.executable, "-c", SPIN]
+    others = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(2 * psutil.cpu_count())]
     try:
+        for other in others:
+            other.stdout.readline()  # until it computes
         works = [SLEEP, SPIN, *([STARVE] if sys.platform == "linux" else [])]
         return dict(zip(works, clocks_of(*works), strict=True))
     finally:
         for other in others:
             other.kill()
-            other.wait()
+            other.communicate()
 
 
 def test_waiting_counts_in_full():
@@ -107,6 +114,25 @@ def test_waiting_for_a_core_does_not_count(monkeypatch, computed, delayed, secon
     assert clock.idle_seconds == 0.0
 
 
+def test_a_process_that_computes_while_the_clock_cannot_look_does_not_stand_still(monkeypatch):
+    """The clock's own process gets no core for 20 s, in the middle of a look. What was computed is in that look."""
+    looks, now = 0, 0.0
+
+    def so_far(parent):
+        nonlocal looks, now
+        looks, now = looks + 1, now + 20 * (looks == 2)
+        return {1: now}, {}
+
+    monkeypatch.setattr(fair_clock.time, "monotonic", lambda: now)
+    monkeypatch.setattr(fair_clock, "_processor_seconds", so_far)
+    clock = fair_clock.FairClock()
+    for _ in range(4):
+        now += 1.0
+        clock.update()
+        assert clock.idle_seconds == 0.0
+    assert clock.seconds == now
+
+
 def test_hardly_computing_is_standing_still(monkeypatch):
     clock = clock_after(monkeypatch, [0.01, 0.01], [0.1, 0.0])
     assert clock.seconds == clock.idle_seconds == pytest.approx(9.0)
@@ -150,5 +176,5 @@ def test_a_process_that_gets_no_core_does_not_stand_still(on_a_busy_machine):
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc says what a process waits for")
 def test_a_process_that_waits_for_a_disk_does_not_stand_still():
     """A parent waits after vfork, until its child ends, as for a disk: in the state D."""
-    [(wall, seconds, still)] = clocks_of("import ctypes, time; ctypes.CDLL(None).vfork(); time.sleep(5); os._exit(0)")
+    [(wall, seconds, still)] = clocks_of("import ctypes, time; ctypes.CDLL(None).vfork(); time.sleep(600); os._exit(0)")
     assert max(seconds, still) < 0.5 * wall

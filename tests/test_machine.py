@@ -101,8 +101,15 @@ def test_threads_share_the_physical_cores_and_are_never_zero(monkeypatch):
             launcher_cores.threads_per_process(bad)
 
 
-def test_the_fastest_call_counts_and_the_first_does_not(monkeypatch):
-    clock, pauses = [0.0], iter([1.0, 4.0, 2.0, 4.0, 0.5])  # the first is the warm-up, the last is past the end
+@pytest.mark.parametrize(
+    "pauses",
+    [
+        [1.0, 4.0, 2.0, 4.0, 0.5],  # the first is the warm-up, the last is past the end
+        [1.0, 30.0, 2.0, 4.0, 0.5],  # one waits for a core
+    ],
+)
+def test_the_fastest_call_counts_and_the_first_does_not(monkeypatch, pauses):
+    clock, pauses = [0.0], iter(pauses)
 
     def work():
         clock[0] += next(pauses)

@@ -1,10 +1,12 @@
 """Start and stop: with torchrun, without it, by hand, and when something is in the way."""
 
+import os
 import random
 import socket
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -14,7 +16,7 @@ import warm
 from disturbance import wait_until
 
 from ddp_course.base.errors import InputError
-from ddp_course.distributed import process_group
+from ddp_course.distributed import process_group, rendezvous
 from ddp_course.launcher import torchrun
 from ddp_course.launcher.nodes import free_port
 
@@ -24,7 +26,7 @@ import torch
 import torch.distributed as dist
 from ddp_course.distributed import process_group
 
-world = process_group.start(timeout_seconds=30)
+world = process_group.start(timeout_seconds=300)
 process_group.seed_shared(7)
 shared = torch.rand(1).item()
 process_group.seed_rank(7, world.rank)
@@ -60,7 +62,7 @@ def threads_of_gloo():
     names = [(thread / "comm").read_text().strip() for thread in Path("/proc/self/task").iterdir()]
     return sorted(name for name in names if "gloo" in name)
 
-process_group.start(timeout_seconds=30)
+process_group.start(timeout_seconds=300)
 train(sys.argv[1])
 before = threads_of_gloo()
 process_group.stop()
@@ -146,6 +148,43 @@ def test_missing_ranks_are_named(set_job):
         process_group.start(timeout_seconds=1)
 
 
+def test_a_rank_that_comes_while_this_one_is_stopped_is_not_missing(monkeypatch, set_job):
+    """A minute passes, and rank 1 comes, right after rank 0 has asked how many have come."""
+    now, counts = [0.0], {}
+    monkeypatch.setattr(rendezvous, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: None))
+
+    def add(key, amount):
+        counts[key] = counts.get(key, 0) + amount
+        answer = counts[key]
+        if (key, amount, answer) == ("ranks", 0, 1):
+            now[0] += 60
+            counts.update(rank_1=1, ranks=2)
+        return answer
+
+    store = SimpleNamespace(add=add, check=lambda keys: keys[0] in counts)
+    monkeypatch.setattr(rendezvous, "_connect", lambda *_: None)
+    monkeypatch.setattr(rendezvous.dist, "PrefixStore", lambda prefix, connected: store)
+    set_job()
+    assert rendezvous.wait_for_all_ranks(0, 2, seconds=30, launcher=os.getppid()) is store
+
+
+def test_a_store_that_opens_while_this_rank_is_stopped_is_found(monkeypatch):
+    """A minute passes, and rank 0 serves its store, right after rank 1 has been refused."""
+    now, attempts = [0.0], []
+    monkeypatch.setattr(rendezvous, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: None))
+
+    def connect(address, timeout):
+        attempts.append(address)
+        if len(attempts) == 1:
+            now[0] += 60
+            raise ConnectionRefusedError
+        return SimpleNamespace(close=lambda: None)
+
+    monkeypatch.setattr(rendezvous.socket, "create_connection", connect)
+    rendezvous._wait_for_answer(1, "127.0.0.1", 29500, 30, 30, launcher_serves=False, launcher=os.getppid())
+    assert len(attempts) == 2
+
+
 @pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT"])
 @pytest.mark.parametrize("text", ["", "two", "-1", "1.5", "9" * 5000, "\u00b2", " 1"])
 def test_a_variable_of_the_environment_that_is_no_such_number_is_named(set_job, name, text):
@@ -194,7 +233,9 @@ import os, pathlib, sys
 from ddp_course.base.errors import InputError
 from ddp_course.distributed import process_group
 
-pathlib.Path(sys.argv[1]).write_text(str(os.getpid()))
+began = pathlib.Path(sys.argv[1])
+began.with_suffix(".new").write_text(str(os.getpid()))
+began.with_suffix(".new").rename(began)
 try:
     process_group.start(600, "cpu")
 except InputError as error:
@@ -281,7 +322,7 @@ import json, os
 import torch.distributed as dist
 from ddp_course.distributed import process_group
 
-world = process_group.start(timeout_seconds=30)
+world = process_group.start(timeout_seconds=300)
 dist.barrier()
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and world.rank == 1:
     os.kill(os.getpid(), 9)
@@ -305,16 +346,13 @@ from ddp_course.distributed import process_group
 
 os.environ |= {"TORCHELASTIC_RESTART_COUNT": str(1 - int(os.environ["RANK"])), "MASTER_PORT": sys.argv[1],
                "TORCHELASTIC_USE_AGENT_STORE": "False"}  # as with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
-process_group.start(timeout_seconds=30)
+process_group.start(timeout_seconds=300)
 dist.barrier()
 print(json.dumps({"met": True}))
 process_group.stop()
 """,
     )
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    run = warm.ranks(script, port, nproc=2, timeout=600)
+    run = warm.ranks(script, free_port(), nproc=2, timeout=600)
     assert run.results == {0: {"met": True}, 1: {"met": True}}
 
 

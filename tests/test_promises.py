@@ -11,6 +11,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import torch.distributed.nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 dist.init_process_group("gloo", timeout=timedelta(seconds=120))
 rank = dist.get_rank()
@@ -40,21 +41,30 @@ def error_of_gradients(own_buffer):
     return max((layer.weight.grad - mean).abs().max().item() for layer, mean in zip(layers, expected))
 
 
+class PlannedWithAMessage(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func.namespace == "c10d":
+            planned.set()
+        return result
+
+
 class LateOnRank1(dcp.FileSystemWriter):
     def prepare_local_plan(self, plan):
-        planned.set()
         if rank == 1:
+            planned.set()
             sent.wait()  # the thread's first message follows the gradient here, and comes before it on rank 0
+        else:
+            PlannedWithAMessage().__enter__()  # in this thread alone
         return super().prepare_local_plan(plan)
 
 
 def sum_of_gradients(own_group):
-    training = dist.new_group(timeout=timedelta(seconds=5))
-    group = dist.new_group(timeout=timedelta(seconds=60)) if own_group else training
+    training = dist.new_group(timeout=timedelta(seconds=120 if own_group else 5))  # only in one group they wait in vain
+    group = dist.new_group(timeout=timedelta(seconds=120)) if own_group else training
     gradient, writer = torch.full((2,), rank + 1.0), LateOnRank1(f"{sys.argv[1]}/{own_group}")
     saved = dcp.async_save({"x": torch.ones(1)}, storage_writer=writer, process_group=group)
     planned.wait()
-    time.sleep(1 - rank)
     work = dist.all_reduce(gradient, group=training, async_op=True)
     sent.set()
     try:

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 
+import psutil
 import pytest
 import torch
 from disturbance import contents
@@ -257,6 +258,8 @@ def test_a_restarted_attempt_resumes_by_itself_and_another_job_does_not(world, m
     checkpoint.save(path, 1, {"step": 1})
     del first
     gc.collect()
+    created = psutil.Process.create_time
+    monkeypatch.setattr(psutil.Process, "create_time", lambda self: created(self) + 60)  # the clock has been set
     as_of_torchrun(monkeypatch, attempt=1)
     second, resume_from = open_run(world, requested, "no", "minigpt")
     assert (second.path, resume_from) == (path, path / "checkpoints" / "step_000001")

@@ -98,7 +98,7 @@ while not asked:
     if Path("done").exists():
         sys.exit(0)
     time.sleep(0.05)
-time.sleep(8)  # KillWait is 5
+time.sleep(float(Path("seconds").read_text()))
 (run / f"100.{task}").touch()
 sys.exit(75)
 """
@@ -119,8 +119,10 @@ def test_this_slurm_does_with_the_batch_scripts_of_exercise_16_what_the_played_o
         slurm.wait(job, until=lambda: "ended with exit code" in slurm.output(job))
         return job
 
+    (tmp_path / "seconds").write_text("900")  # it is killed after KillWait, which is 5
     assert slurm.wait(near_the_limit("kills_srun"))["JobState"] == "FAILED"
     assert not list((tmp_path / "runs").glob("*/100.*"))
+    (tmp_path / "seconds").write_text("8")
     job = near_the_limit("solution")
     slurm.wait(job, until=lambda: slurm.output(job).count("begins at step 100") == 2)
     (tmp_path / "done").touch()

@@ -1,7 +1,13 @@
 """Agreement between ranks, each on real processes."""
 
+from types import SimpleNamespace
+
 import pytest
+import torch
 import warm
+
+from ddp_course.distributed import sync
+from ddp_course.distributed.process_group import World
 
 HEADER = """
 import json, os, signal, time
@@ -11,7 +17,7 @@ from ddp_course.distributed import process_group, sync
 """
 
 ON_FOUR_RANKS = """
-world = process_group.start(timeout_seconds=30)
+world = process_group.start(timeout_seconds=600)
 
 
 def fail(error):
@@ -38,6 +44,10 @@ process_group.stop()
 """
 
 SLOW_THEN_FROZEN = """
+process_group.start(timeout_seconds=600)
+torch.distributed.barrier()  # one rank may begin long after the other
+process_group.stop()
+os.environ["TORCHELASTIC_RESTART_COUNT"] = "1"
 world = process_group.start(timeout_seconds=2)
 print(sync.from_rank_0(world, lambda: time.sleep(4) or 7), flush=True)
 pid = sync.from_rank_0(world, os.getpid)
@@ -98,3 +108,18 @@ def test_rank_0_may_take_longer_than_a_collective_may_wait(slow_then_frozen):
 def test_a_frozen_rank_0_is_an_error_and_no_endless_wait(slow_then_frozen):
     assert [process.returncode for process in slow_then_frozen] == [-9, 1]
     assert "RankSilent: rank 0 has given no sign of life for 10 s" in slow_then_frozen[1].stderr
+
+
+def test_a_rank_that_was_stopped_itself_does_not_call_rank_0_silent(monkeypatch):
+    """A minute passes right after rank 0's count has been read, in which rank 0 has gone on and finished."""
+    now, answers = [0.0], iter([False, True])
+
+    def stopped_afterwards(key, amount):
+        now[0] += 60
+        return 0
+
+    store = SimpleNamespace(
+        check=lambda keys: next(answers), add=stopped_afterwards, timeout=SimpleNamespace(total_seconds=lambda: 20)
+    )
+    monkeypatch.setattr(sync, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: None))
+    sync._wait_for_rank_0(World(1, 1, 2, torch.device("cpu")), store, "turn")

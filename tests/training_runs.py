@@ -41,7 +41,7 @@ def merged(*words: object) -> list[str]:
 
 def launch(run_dir: Path, *flags: object, **more: object) -> Run:
     """Run the trainer on two processes into `run_dir`, by torchrun."""
-    return torchrun(TRAINER, *arguments(run_dir, *flags), **{"nproc": 2, "quiet": True, "timeout": 120} | more)
+    return torchrun(TRAINER, *arguments(run_dir, *flags), **{"nproc": 2, "quiet": True, "timeout": 600} | more)
 
 
 def train(run_dir: Path, *flags: object, nproc: int = 2, exit_code: int = 0) -> Run:
@@ -113,6 +113,6 @@ def assert_same_run(
 @contextlib.contextmanager
 def one_process_group() -> Iterator[World]:
     """A process group for several runs of a launchable in this process."""
-    world = process_group.start(60, "cpu")
+    world = process_group.start(600, "cpu")
     yield world
     process_group.stop()

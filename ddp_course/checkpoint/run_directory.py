@@ -142,13 +142,14 @@ def _decide(requested: str, resume: str, kind: str, locks: list[int]) -> tuple[s
 def _job() -> str | None:
     """A name that the attempts of one torchrun job share, and no other job has; None without torchrun.
 
-    Jobs can have the same run id, and processes in two containers the same number. So the name has the start time of
-    the torchrun process too, which starts the ranks of this machine in every attempt.
+    Jobs can have the same run id, and processes in two containers the same number. So the name has a hash of the
+    torchrun process too, which starts the ranks of this machine in every attempt: of its number and of the time from
+    the start of the machine to its own. Its `create_time` moves when the clock is set.
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
     agent = psutil.Process(os.getppid())
-    return f"{os.environ['TORCHELASTIC_RUN_ID']} on {socket.gethostname()}, {agent.pid} of {agent.create_time():.0f}"
+    return f"{os.environ['TORCHELASTIC_RUN_ID']} on {socket.gethostname()}, {agent.pid} of {hash(agent)}"
 
 
 def _folder_of_job(job: str | None, kind: str) -> Path | None:

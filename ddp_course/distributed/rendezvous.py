@@ -71,8 +71,9 @@ def wait_for_all_ranks(rank: int, size: int, seconds: float, launcher: int) -> d
         while store.add("ranks", 0) < size:
             if launcher_is_gone(launcher):
                 raise InputError(f"rank {rank} ends: its launcher has ended before all {size} ranks had come")
-            if time.monotonic() > deadline:
-                missing = [str(other) for other in range(size) if not store.check([f"rank_{other}"])]
+            late = time.monotonic() > deadline
+            # Asked again: they may have come since, if this process was stopped.
+            if late and (missing := [str(other) for other in range(size) if not store.check([f"rank_{other}"])]):
                 shown = ", ".join(missing[:8]) + (" ..." if len(missing) > 8 else "")
                 raise InputError(
                     f"of {size} ranks not all came to {address}:{port} within {seconds:g} s; missing: {shown}"
@@ -121,6 +122,7 @@ def _wait_for_answer(
     """Wait until a process listens at the address. Raises InputError as `wait_for_all_ranks`."""
     refusals = 0  # in a row
     while True:
+        late = time.monotonic() > deadline  # before it is asked: this process may be stopped after it
         try:
             socket.create_connection((address, port), timeout=max(0.1, min(5.0, deadline - time.monotonic()))).close()
             return
@@ -132,6 +134,6 @@ def _wait_for_answer(
         # The launcher serves its store before it starts ranks: if the port refuses connections, it has ended.
         if launcher_is_gone(launcher) or (launcher_serves and refusals >= 8):
             raise InputError(f"rank {rank} ends: its launcher, which served {address}:{port}, has ended")
-        if time.monotonic() > deadline:
+        if late:
             raise InputError(f"rank {rank} got no answer from {address}:{port} within {seconds:g} s ({reason})")
         time.sleep(min(0.25, max(0.0, deadline - time.monotonic())))

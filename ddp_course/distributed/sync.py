@@ -86,18 +86,19 @@ def _wait_for_rank_0(world: World, store: dist.Store, turn: str) -> None:
     """Return once rank 0 has set `turn`. Raises RankSilent if its heartbeats end, InputError if the launcher ends."""
     limit = max(SHORTEST_SILENCE, store.timeout.total_seconds())
     pause, last_count = 0.001, 0
-    last_heartbeat = time.monotonic()
+    silence = 0.0  # the sum of the pauses since a heartbeat: by a clock, this process may have been stopped itself
     while not store.check([turn]):
         if launcher_is_gone(world.launcher):
             raise InputError(f"rank {world.rank} ends: its launcher has ended while it waited for rank 0")
         if (count := store.add(f"{turn}/alive", 0)) != last_count:
-            last_count, last_heartbeat = count, time.monotonic()
-        if time.monotonic() - last_heartbeat > limit:
+            last_count, silence = count, 0.0
+        if silence > limit:
             raise RankSilent(
                 f"rank 0 has given no sign of life for {limit:g} s, in which the others waited for what it prepares: "
                 f"its process is stopped or its machine does not answer"
             )
         time.sleep(pause)
+        silence += pause
         pause = min(2 * pause, 0.2)
 
 

@@ -23,6 +23,7 @@ ANSWERS = {
     "01b": "What limits a step on one process: FLOPs, bytes, memory? The roofline",
     "02": "What are ranks, process groups and collectives?",
     "02b": "What does each collective send, and how long does a message take?",
+    "02c": "Which calls give wrong numbers without an error?",
     "03": "How does data parallelism work? Broadcast, shard, all-reduce, by hand, and why buckets exist",
     "04": "How do I turn a script into DDP, and what does DDP do?",
     "05": "Which rank reads which sample? `set_epoch`, padding, streams, `Join`",

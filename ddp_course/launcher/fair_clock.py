@@ -45,23 +45,28 @@ class FairClock:
         self.cores = psutil.cpu_count() or 1
         self.sampled_at = time.monotonic()
         self.used, self.threads = _processor_seconds(parent)
+        self.read_at = time.monotonic()
 
     def update(self) -> None:
         """Bring `seconds` and `idle_seconds` up to date; to be called often."""
-        elapsed = time.monotonic() - self.sampled_at
+        now = time.monotonic()
+        elapsed = now - self.sampled_at
         if elapsed < self.sample_interval:
             return
+        # What was computed while the last sample was read, for long on a busy machine, may have been in it already.
+        unread = now - self.read_at
         used, threads = _processor_seconds(self.parent)
         computed = [seconds - self.used.get(process, 0.0) for process, seconds in used.items()]
         changes = [(self.threads.get(thread, ThreadTimes()), times) for thread, times in threads.items()]
         waited = sum(_waited(*change, elapsed) for change in changes)
         longer_runs = sum(_computed(*change) for change in changes)
-        self.sampled_at += elapsed
+        self.sampled_at, self.read_at = now, time.monotonic()
         self.used, self.threads = used, threads
         counted = max(0.0, elapsed - waited)  # too little if threads waited while others computed: see below
         # On a busy machine `counted` is small, and so is what processes can compute. But gloo's threads, which look a
         # hundred times a second whether a message has come, get almost as much as on an idle one: 0.03 ms each time.
-        computing = sum(computed) >= LEAST_SHARE * elapsed or longer_runs >= max(LEAST_SHARE * counted, 1.5 * TICK)
+        least = LEAST_SHARE * min(counted, unread)
+        computing = sum(computed) >= LEAST_SHARE * unread or longer_runs >= max(least, 1.5 * TICK)
         if computing:
             # On an idle machine: the time of the longest one, or of all of them spread evenly over the cores.
             counted = min(elapsed, max(*computed, sum(computed) / self.cores, counted))

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.context import BaseContext
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 
 # Forking is not safe where system libraries start threads of their own; there each process loads torch anew.
@@ -58,6 +59,9 @@ def set_up_process(command: Sequence[str], environment: Mapping[str, str], folde
     os.chdir(folder)
     for descriptor, ending in ((1, ".stdout"), (2, ".stderr")):
         os.dup2(os.open(f"{output}{ending}", os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+    # After a fork, torch makes its thread pool anew where the number of threads is set first. torch for CUDA sets it in
+    # several threads of autograd at once, and aborts then ("Invalid thread pool", pytorch/pytorch#178535).
+    torch.set_num_threads(torch.get_num_threads())
     sys.argv = list(command)
     sys.path.insert(0, os.path.dirname(os.path.abspath(command[0])))
 

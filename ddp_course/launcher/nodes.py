@@ -6,6 +6,7 @@ with Nodes("scripts/13_waits.py", folder) as job:
     runs = job.ended()
 """
 
+import contextlib
 import os
 import random
 import socket
@@ -68,8 +69,9 @@ class Nodes:
 
     def __exit__(self, *_) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
-        if not all(future.done() for future in self._futures.values()):
-            sweep(self._tag, variable=JOB_VARIABLE)
+        while not all(future.done() for future in self._futures.values()):
+            sweep(self._tag, variable=JOB_VARIABLE)  # again, because a node may not have started its process yet
+            time.sleep(0.1)
         self._pool.shutdown()
 
     def start(self, name: str, when: Callable[[], bool] = lambda: True) -> None:
@@ -107,12 +109,17 @@ class Nodes:
 
     def kill(self, name: str) -> None:
         """Send SIGKILL to all processes of a node but its supervisor, as if its power failed."""
-        for process in tagged(self._tag, JOB_VARIABLE):
-            try:
-                if process.environ().get(NODE_VARIABLE) == name and process.ppid() != os.getpid():  # not the supervisor
+
+        def is_on_node(process):  # and no supervisor: those are children of this process
+            with contextlib.suppress(psutil.Error):
+                return process.environ().get(NODE_VARIABLE) == name and process.ppid() != os.getpid()
+            return False
+
+        # Again and again: torchrun may have started another rank before it was killed itself.
+        while processes := list(filter(is_on_node, tagged(self._tag, JOB_VARIABLE))):
+            for process in processes:
+                with contextlib.suppress(psutil.Error):
                     process.kill()
-            except psutil.Error:
-                continue
 
     def ended(self) -> dict[str, Run]:
         """Wait until all nodes have ended; returns each node's Run under its name."""

@@ -5,6 +5,7 @@ These start as usual: a script with one of the words in COLD, a rank that the do
 namespace, and torchrun if its command has the word in COLD_COMMAND.
 """
 
+import contextlib
 import json
 import os
 import resource
@@ -68,9 +69,16 @@ def hand_over(address: str):
     }
     text = json.dumps(request).encode()
     socket.send_fds(server, [len(text).to_bytes(8, "big")], [0, 1, 2])
+    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)  # the twin may have begun before this process can pass them on
     server.sendall(text)
+
+    def forward(number, _):
+        with contextlib.suppress(BrokenPipeError):  # the twin has just ended
+            server.send(bytes([number]))
+
     for number in set(FORWARDED) - set(request["ignored"]):
-        signal.signal(number, lambda number, _: server.send(bytes([number])))
+        signal.signal(number, forward)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
     answer = server.recv(8)
     if len(answer) < 8:
         os._exit(1)
