@@ -2,12 +2,15 @@
 
 import os
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
 from ddp_course.grader.answer_record import cases
 from ddp_course.grader.answer_run import run_answers
-from ddp_course.grader.harness.job import Call, Job
+from ddp_course.grader.harness import rank, start
+from ddp_course.grader.harness.job import Call, Job, Task
 from ddp_course.grader.harness.notes import RankRecord
 from ddp_course.grader.judge import run_failure
 
@@ -126,3 +129,19 @@ def test_the_hash_of_a_text_differs_between_ranks(record_of):
     """As under torchrun, where each process has a hash seed of its own. The hash of a number is the same on all."""
     [[first, second]] = [case.results for case in cases([record_of["hashes"]])]
     assert first[0] != second[0] and first[1] != second[1] and first[2:] == second[2:] == [7, hash((1, 2))]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere ranks are not forked, and load what is not patched")
+def test_a_script_begins_when_its_last_rank_has_started(monkeypatch, tmp_path):
+    """Its process group may have a timeout that is shorter than a rank waits for a core."""
+    script = tmp_path / "script.py"
+    script.write_text("import os\nif os.path.exists('started'):\n    open('rank_' + os.environ['RANK'], 'w').close()\n")
+
+    def start_late(*_):
+        if os.environ["RANK"] == "1":
+            time.sleep(0.3)
+            Path("started").touch()
+
+    monkeypatch.setattr(rank, "in_new_threads", start_late)
+    start.run_lane(tmp_path, [(0, Task(Job(2, script=script), script, 0, 0, ""))])
+    assert {path.name for path in (tmp_path / "0" / "work").iterdir()} == {"started", "rank_0", "rank_1"}

@@ -203,10 +203,19 @@ class Mistake:
 
 
 def recognised(
-    result: float | Tensor, mistakes: Iterable[Mistake], otherwise: str, rel_tol: float = 1e-6
+    result: float | Tensor,
+    mistakes: Iterable[Mistake],
+    otherwise: str,
+    rel_tol: float = 1e-6,
+    right: float | Tensor | None = None,
 ) -> tuple[str, str]:
-    """(", words", look) of the first mistake that gives `result`, within `rel_tol`; ("", otherwise) if none does."""
-    for mistake in mistakes:
+    """(", words", look) of the first mistake that gives `result`, within `rel_tol`; ("", otherwise) if none does.
+
+    right: the result in float64, for which `result`, known to be wrong, may have been rounded. Some mistakes may give
+    it too, in a case in which they do no harm.
+    """
+    rounded = [] if right is None else [Mistake("rounded to float32", right, "which tensor is not float64")]
+    for mistake in [*rounded, *mistakes]:
         if _same(result, mistake.gives, rel_tol):
             return f", {mistake.words}", mistake.look
     return "", otherwise
@@ -350,6 +359,27 @@ def expect_few_bytes(
     names = " and ".join(dict.fromkeys(operation.op for operation in counted if operation.bytes))
     expect(sent <= limit, f"rank {rank} handed {sent:,} bytes to {names}{purpose}; {limit:,} are allowed", look_at)
     return sent
+
+
+def expect_sent_once(case: Case, rank: int, steps: int) -> None:
+    """Raise Wrong if a rank sends more than its gradients once per step. Its result is the vector of its weights.
+
+    Allowed besides: 64 bytes per step, and broadcasts of twice the weights in all. DDP broadcasts the weights when
+    it is built, and the order of its buckets after the first backward.
+    """
+    size, operations = case.results[rank].nbytes, case.operations[rank]
+    purpose = f" in {plural(steps, 'step')}; the gradients have {size:,}"
+    look_at = "which micro-batches communicate, and how often? Once is enough, in the last of a step"
+    expect_few_bytes(rank, operations, steps * (size + 64), purpose, look_at, without=("broadcast",))
+    broadcasts = [operation for operation in operations if operation.op == "broadcast"]
+    look_at = "what is broadcast in each step: ranks that agree and get the same gradient take the same step"
+    expect_few_bytes(rank, broadcasts, 2 * size, f"; the weights have {size:,}", look_at)
+
+
+def expect_no_operations(rank: int, operations: Sequence[Operation], look_at: str) -> None:
+    """Raise Wrong if there are any of these collectives, sends and receives."""
+    if operations:
+        raise Wrong(f"rank {rank} started {plural(len(operations), 'operation')}, {operations[0].op} first", look_at)
 
 
 def expect_few_operations(case: Case, max_operations: int, max_bytes: int, look_at: str) -> int:

@@ -28,6 +28,7 @@ from ddp_course.launcher.forked import rank_environment, run_script, set_up_proc
 
 LARGEST_FILE = 64 * 2**20  # bytes that a rank may print, or write to one file
 STUCK = 17  # exit code of a rank that did not end in time
+NEVER = timedelta(hours=1)  # a timeout not reached on a busy machine either: a rank that waits too long is ended before
 
 _outcome = ""  # noted as RankRecord.last_outcome
 
@@ -53,8 +54,9 @@ def run_rank(task: Task, rank: int, port: int, folder: Path, reader: Connection,
     pending.end_when_waited_for()
     try:
         if job.function is None:
+            _meet(_store_of_the_ranks(port, job.world), "begun", rank, job.world)  # a script's own timeout may be short
             with Recorder(notes, answer):
-                run_script(answer, hash=hash_of_rank(rank))
+                run_script(answer, hash=salted_hash())
             notes(pending.wait_faults())
         else:
             _call_function(task, rank, port, notes)
@@ -90,10 +92,10 @@ def _call_function(task: Task, rank: int, port: int, notes: Notes):
     """Import the answer, and make the job's calls of its function, or of its driver, in a process group."""
     job, answer = task.job, str(task.path)
     world = job.world
-    timeout = timedelta(hours=1)  # never reached, on a busy machine neither: a rank that waits too long is ended before
-    store = dist.TCPStore("127.0.0.1", port, world, is_master=False, timeout=timeout)
+    store = _store_of_the_ranks(port, world)
     group_store = dist.PrefixStore("group", store)
-    dist.init_process_group("gloo", store=group_store, rank=rank, world_size=world, timeout=timeout)
+    dist.init_process_group("gloo", store=group_store, rank=rank, world_size=world, timeout=NEVER)
+    _meet(store, "connected", rank, world)  # no rank fails on its own while another one still connects to it
     with Recorder(notes, answer):
         module = _import_answer(answer, rank)
         function = getattr(module, job.function, None)
@@ -110,10 +112,18 @@ def _call_function(task: Task, rank: int, port: int, notes: Notes):
             result = function(*arguments)
             notes(pending.wait_faults())
             notes.returned(number, result, [argument for argument in arguments if torch.is_tensor(argument)])
-    # No rank leaves while another one still needs the connection.
-    store.set(f"done/{rank}", "")
-    store.wait([f"done/{other}" for other in range(world)])
+    _meet(store, "done", rank, world)  # no rank leaves while another one still needs the connection
     dist.destroy_process_group()
+
+
+def _store_of_the_ranks(port, world):
+    return dist.TCPStore("127.0.0.1", port, world, is_master=False, timeout=NEVER)
+
+
+def _meet(store, event, rank, world):
+    """Wait until every rank has come to `event`."""
+    store.set(f"{event}/{rank}", "")
+    store.wait([f"{event}/{other}" for other in range(world)])
 
 
 def _watched(function: Callable) -> Callable:
@@ -136,13 +146,10 @@ def _watched(function: Callable) -> Callable:
     return watched
 
 
-def hash_of_rank(rank: int) -> Callable:
-    """A `hash` for the answer that hashes text differently on each rank, as in processes that were not forked."""
-
-    def hash_on_rank(value):
-        return hash((rank, hash(value))) if _holds_text(value) else hash(value)
-
-    return hash_on_rank
+def salted_hash() -> Callable:
+    """A `hash` for the answer that hashes text differently in each process, as if this one had not been forked."""
+    salt = os.getpid()
+    return lambda value: hash((salt, hash(value))) if _holds_text(value) else hash(value)
 
 
 def _holds_text(value):
@@ -153,7 +160,7 @@ def _import_answer(path, rank):
     """Import the answer's file as the module `answer`, with a `hash` of this rank."""
     spec = importlib.util.spec_from_file_location("answer", path)
     module = sys.modules["answer"] = importlib.util.module_from_spec(spec)
-    module.hash = hash_of_rank(rank)
+    module.hash = salted_hash()
     spec.loader.exec_module(module)
     return module
 

@@ -80,7 +80,13 @@ def _payload(op, arguments):
     if op.endswith("barrier"):
         return 0  # its tensor carries no data
     tensors = [value for name, value in arguments.items() if name.startswith("input") or name in ("tensors", "tensor")]
-    return sum(tensor.numel() * tensor.element_size() for tensor in _flat(tensors) if hasattr(tensor, "element_size"))
+    return sum(_bytes(tensor) for tensor in _flat(tensors) if hasattr(tensor, "element_size"))
+
+
+def _bytes(tensor):
+    """Those of a sparse tensor are its indices and values, which is what gloo sends of it."""
+    parts = [tensor._indices(), tensor._values()] if tensor.is_sparse else [tensor]
+    return sum(part.numel() * part.element_size() for part in parts)
 
 
 def _flat(nested):

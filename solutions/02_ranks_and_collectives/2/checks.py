@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from ddp_course.grader.harness.job import LogsOf
-from ddp_course.grader.vocabulary import Job, Wrong, cases, check, expect, function_job, total_bytes
+from ddp_course.grader.vocabulary import Job, Wrong, cases, check, driver_job, expect, function_job, total_bytes
 
 from . import given as given_script
 
@@ -35,7 +35,8 @@ BROKEN = Job(2, script=GIVEN, seconds=2.5, may_fail=True)
 REPAIRED = [Job(world, seconds=SECONDS, patience=2.0) for world in (2, 3)]
 ALL_LOGS = EXAMPLES | {"logs of the broken script": LogsOf(BROKEN), "logs of your script": LogsOf(REPAIRED[1])}
 DETECT = function_job(1, FUNCTION, {scenario: (logs,) for scenario, logs in ALL_LOGS.items()})
-JOBS = [BROKEN, *REPAIRED, DETECT]
+MEASURE = driver_job(2, "main", {"main": ()})
+JOBS = [BROKEN, *REPAIRED, MEASURE, DETECT]
 
 
 @check("one rank prints the mean, once", REPAIRED)
@@ -75,6 +76,15 @@ def the_mean_is_over_all_samples(records):
                 "samples too",
                 "each rank measures its own samples: how do those of another rank reach the one that prints?",
             )
+
+
+@check("each rank measures its own samples, once", [MEASURE], begin="")
+def each_rank_measures_its_own(case, rank, result):
+    expect(
+        result == [rank],
+        f"rank {rank} calls losses for the ranks {result}; it should call it once, for rank {rank}",
+        "each rank measures its own samples: how do those of another rank reach the one that prints?",
+    )
 
 
 @check(lambda values: f"{FUNCTION} reads logs right; of the broken script: {values[0]}", [BROKEN, REPAIRED[1], DETECT])

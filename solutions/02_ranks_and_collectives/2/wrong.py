@@ -84,6 +84,14 @@ ANSWERS = (
         +        print(f"mean loss {everything.mean():.6f}")
     """),
     WrongAnswer(
+        "measures_again", "adds up the counts of all ranks, and rank 0 measures their samples again",
+        check="each_rank_measures_its_own", says="rank 0 calls losses for the ranks [0, 0, 1]", edit="""
+             dist.all_reduce(total)  # every rank takes part ...
+             if rank == 0:  # ... and one of them speaks
+        -        print(f"mean loss {total[0] / total[1]:.6f}")
+        +        print(f"mean loss {sum(losses(other).sum() for other in range(dist.get_world_size())) / total[1]:.6f}")
+    """),
+    WrongAnswer(
         "ends_with_exit_code_1", "ends with the rank as its exit code",
         state="crashed", check="leaves early", says="rank 1 left with exit code 1 before it was done", edit="""
              dist.destroy_process_group()

@@ -7,8 +7,6 @@ from . import driver
 RIGHT, BROKEN = tuple(driver.VERSIONS)[:5], tuple(driver.VERSIONS)[5:]
 DETECTOR, REPAIRED = "gradients_are_right", "synchronize_gradients"
 TOLERANCE = 1e-5  # float32
-
-
 JOB_OPTIONS = {"seconds": 6.0, "loads": ("torch._dynamo",)}  # a detector may train: torch.optim loads torch._dynamo
 DETECT = [
     driver_job(2, DETECTOR, RIGHT + BROKEN, **JOB_OPTIONS),
@@ -35,7 +33,7 @@ DETECTOR_CHECKS = [
         lambda scenario: (
             "when your detector reads .grad: synchronize may replace the tensor"
             if "new tensors" in scenario
-            else "how exact the comparison is: a sum of floats depends on its order in the last digits"
+            else "the global batch has the samples of all ranks, and the last digits of a sum depend on its order"
         ),
         f"it lets {len(RIGHT)} right versions pass",
     ),

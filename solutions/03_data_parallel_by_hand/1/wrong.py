@@ -38,7 +38,7 @@ ANSWERS = (
              synchronize(model)
         -    pairs = zip(model.parameters(), reference.parameters(), strict=True)
         -    gap = torch.stack([(own.grad - right.grad).abs().max() for own, right in pairs]).max()
-        -    dist.all_reduce(gap, dist.ReduceOp.MAX)  # one wrong rank is enough
+        -    dist.all_reduce(gap.nan_to_num_(torch.inf), dist.ReduceOp.MAX)  # one wrong rank is enough; MAX may drop NaN
         +    flat = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
         +    everyones = [torch.empty_like(flat) for _ in range(world)]
         +    dist.all_gather(everyones, flat)
@@ -48,7 +48,7 @@ ANSWERS = (
         "nan_passes", "counts elements that are further off than the limit, which NaN never is",
         check="broken_versions_are_caught", says="(NaN in every element): gradients_are_right returned True", edit="""
         -    gap = torch.stack([(own.grad - right.grad).abs().max() for own, right in pairs]).max()
-        -    dist.all_reduce(gap, dist.ReduceOp.MAX)  # one wrong rank is enough
+        -    dist.all_reduce(gap.nan_to_num_(torch.inf), dist.ReduceOp.MAX)  # one wrong rank is enough; MAX may drop NaN
         -    return gap.item() < 1e-9
         +    off = torch.tensor(sum(int(((own.grad - right.grad).abs() > 1e-9).sum()) for own, right in pairs))
         +    dist.all_reduce(off)  # one wrong rank is enough
@@ -58,7 +58,7 @@ ANSWERS = (
         "own_verdict", "every rank reports its own gap",
         check="all_ranks_agree",
         says="gradients_are_right returned False on rank 1 and True on rank 0", edit="""
-        -    dist.all_reduce(gap, dist.ReduceOp.MAX)  # one wrong rank is enough
+        -    dist.all_reduce(gap.nan_to_num_(torch.inf), dist.ReduceOp.MAX)  # one wrong rank is enough; MAX may drop NaN
     """),
     WrongAnswer(
         "returns_the_gap", "returns the gap, not a verdict",

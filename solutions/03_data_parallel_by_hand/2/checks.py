@@ -13,6 +13,7 @@ DETECTIONS, REPAIRS = (
     for function in (DETECTOR, REPAIRED)
 )
 JOBS = DETECTIONS + REPAIRS
+TOLERANCE = 1e-9  # float64 sums in another order
 
 
 @check(
@@ -51,6 +52,18 @@ def no_two_parameters_are_mixed(case, rank, result):
                     f"ranks is {right:g}",
                     where_to_look_for_means(values, number, owning_ranks, rank, case),
                 )
+
+
+@check("to the precision of float64", REPAIRS)
+def means_keep_their_digits(case, rank, result):
+    for number, (name, values) in enumerate(result["after"].items()):
+        right = sum(gradient(case.scenario, number, owner) for owner in owners(case.scenario, case.world).get(name, []))
+        gap = max(abs(value - right / case.world) for value in values or [right / case.world])
+        expect(
+            gap < TOLERANCE,
+            f"after {REPAIRED} the gradient of {name} on rank {rank} is {gap:.1g} from the mean over the ranks",
+            "the last digits are lost: in which dtype are the gradients sent and added?",
+        )
 
 
 @check("a parameter that no rank used, or that is frozen, keeps None", REPAIRS)

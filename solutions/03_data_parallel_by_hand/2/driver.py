@@ -2,7 +2,6 @@
 
 import ast
 import functools
-import inspect
 import sys
 
 import torch
@@ -48,10 +47,13 @@ def owners(scenario, world):
 
 
 def gradient(scenario, number, rank):
-    """The value of each element of the gradient of parameter `number`. Except in FACTORS it differs between ranks."""
+    """The value of each element of the gradient of parameter `number`. Except in FACTORS it differs between ranks.
+
+    Most values are thirds, which a dtype shorter than the model's rounds.
+    """
     if scenario in FACTORS:
-        return 10.0 * (number + 1) * FACTORS[scenario][rank]
-    return 10.0 * (number + 1) + rank
+        return 10 * (number + 1) / 3 * FACTORS[scenario][rank]
+    return (10 * (number + 1) + rank) / 3
 
 
 class SetOfRank(set):
@@ -105,7 +107,8 @@ class _SetsOfRank(ast.NodeTransformer):
 def with_sets_of_rank(function):
     """`function` of the answer, compiled again so that its sets are SetOfRank."""
     answer = vars(sys.modules["answer"])
-    name = next(name for name, value in answer.items() if value is inspect.unwrap(function))
+    function = getattr(function, "__wrapped__", function)  # the harness wraps it, and the answer may have decorated it
+    name = next(name for name, value in answer.items() if value is function)
     with open(answer["__file__"], encoding="utf-8") as file:
         tree = _SetsOfRank().visit(ast.parse(file.read()))
     answer["set"] = SetOfRank

@@ -20,9 +20,7 @@ KINDS = {  # part of a tensor's name: what is special about the tensor
 }
 TOLERANCE = 1e-9  # float64 sums in another order
 FLOAT32_TOLERANCE = 1e-4  # for the wide model and the one of unequal parameters
-
-
-TRAINING = "float64, tied, frozen, buffers; 1, 3, 2 and 1 micro-batches"
+TRAINING = "float64, tied, frozen, buffers; 1, 3, 2 micro-batches, and 1 after an exception in no_sync"
 TINY = "the same; buckets of 16 bytes, smaller than any gradient"
 WIDE = "8 layers of 16 KiB, buckets of 40 KiB"
 UNEQUAL = "a bucket of 16 MiB leaves, and after it one of 4 bytes"
@@ -63,7 +61,7 @@ def starts_as_rank_0(case, rank, result):
 @check(lambda gaps: f"1, 2 and 3 ranks equal one process at every step, largest gap {max(gaps):.0e}", [*TRAIN, OVERLAP])
 def equals_one_process(case, rank, result):
     if "steps" in result:
-        return training_gap(case, rank, result)
+        return training_gap(case, rank, result["steps"][:-1])
     for name, gap in result["off"].items():
         expect(
             gap < FLOAT32_TOLERANCE,
@@ -73,21 +71,28 @@ def equals_one_process(case, rank, result):
     return 0.0
 
 
-def training_gap(case, rank, result):
-    """The largest gap of a weight from that of one process."""
-    for number, step in enumerate(result["steps"], 1):
+@check("also in the step after an exception that has left no_sync()", TRAIN)
+def equals_one_process_after_an_exception(case, rank, result):
+    training_gap(case, rank, result["steps"][-1:], "the line of no_sync() that turns sending on again: is it reached?")
+
+
+def training_gap(case, rank, steps, look_at=""):
+    """The largest gap of a weight from that of one process. look_at: where to look; default: by the gradient."""
+    for step in steps:
         batches = step["micro_batches"]
-        when = f"step {number} ({batches} micro-batch{'es' * (batches > 1)}): "
+        when = f"step {step['number']} ({batches} micro-batch{'es' * (batches > 1)}): "
         for name, gradient in step["gradients"].items():
             if gradient is None or not gradient[0] < TOLERANCE:
-                raise Wrong(when + observed(rank, name, gradient), where_to_look(gradient, batches, case.world))
+                raise Wrong(
+                    when + observed(rank, name, gradient), look_at or where_to_look(gradient, batches, case.world)
+                )
         for name, gap in step["weights"].items():
             expect(
                 gap < TOLERANCE,
                 f"{when}{name} on rank {rank} is {gap:.2g} from that of one process",
                 "what changes weights or buffers, other than the optimizer",
             )
-    return max(gap for step in result["steps"] for gap in step["weights"].values())
+    return max(gap for step in steps for gap in step["weights"].values())
 
 
 @check("all ranks hold the same bits after every step", TRAIN)

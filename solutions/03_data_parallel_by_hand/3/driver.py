@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 
 import torch
@@ -23,8 +23,13 @@ CONTINUED = "rank 0 has continued"  # a key of the store
 LONGEST_WAIT = 2.0  # seconds on a clock of all ranks that rank 1 waits until rank 0 has continued
 LOOK_INTERVAL = 0.25  # seconds between two looks at that clock
 PAUSE = 0.01  # seconds that backward pauses at each layer, so that a thread of the answer can run
+LONGEST_PAUSE = 0.5  # seconds on that clock that it pauses at the last one if no message has started yet
 END = -1  # in an order of layers and collectives: backward has ended
 SAMPLES = 4  # in a micro-batch of one rank
+
+
+class SkippedBatch(Exception):
+    """What a training raises and catches in order to go on with the next step."""
 
 
 class BuiltTorchDDP(Exception):
@@ -99,7 +104,7 @@ class Small(nn.Module):
 
 
 def train(build, bucket=350):
-    """Four steps, compared with one process on the global batch.
+    """Four steps, compared with one process on the global batch; before the last an exception leaves no_sync.
 
     Returns the gaps at the start and after each step, and the messages of the last. `bucket`: bytes. All gradients
     together are 352 bytes, so that buckets of 350 bytes are two.
@@ -109,12 +114,15 @@ def train(build, bucket=350):
     wrapped = build(Small(seed=rank), bucket / 2**20)
     result = {"start": model_gaps(wrapped.module, one_process), "steps": [], "in_no_sync": 0}
     generator = torch.Generator().manual_seed(7)
-    for micro_batches in STEPS:
+    for number, micro_batches in enumerate(STEPS, 1):
+        if number == len(STEPS):
+            with suppress(SkippedBatch), wrapped.no_sync():
+                raise SkippedBatch
         for model in (wrapped.module, one_process):
             model.zero_grad()
-        for number in range(micro_batches):
+        for micro_batch in range(micro_batches):
             batch = torch.randint(6, (world, SAMPLES, 2), generator=generator)
-            last = number == micro_batches - 1
+            last = micro_batch == micro_batches - 1
             events.clear()
             with events.recorded(), nullcontext() if last else wrapped.no_sync():
                 (_loss(wrapped, batch[rank]) / micro_batches).backward()
@@ -129,6 +137,7 @@ def train(build, bucket=350):
         with torch.no_grad():
             wrapped(batch[rank][:, 0])  # as an evaluation would
         step = {
+            "number": number,
             "micro_batches": micro_batches,
             "gradients": gradients,
             "weights": model_gaps(wrapped.module, one_process),
@@ -216,6 +225,11 @@ def overlap(build):
     gave_up = False
 
     def mark(layer):
+        if layer == 0:  # the last one: by now a message has started, or a thread of the answer is about to start it
+            clock = FairClock(LOOK_INTERVAL, parent=os.getppid())
+            while not events.collectives() and clock.seconds < LONGEST_PAUSE:
+                time.sleep(PAUSE)
+                clock.update()
         events.append(layer)
         time.sleep(PAUSE)
 

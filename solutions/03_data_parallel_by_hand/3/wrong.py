@@ -4,72 +4,25 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "after_backward", "starts the all-reduces when backward has ended",
-        check="sends_during_backward", says="started its first message after backward had ended",
-        edit='''
-        -        self.module = module
-        +        self.module, self.require_sync = module, True
-        @@
-        -        self.require_sync = True
-        @@
-        -            parameter.register_post_accumulate_grad_hook(self.gradient_is_ready)
-        -        self.bucket_of = {p: number for number, bucket in enumerate(self.buckets) for p in bucket}
-        -        self.reset()
-        @@
+        "after_backward", "packs buckets in the hooks, and starts the all-reduces when backward has ended",
+        check="sends_during_backward", says="started its first message after backward had ended", edit="""
         -        for handle, flat, bucket in self.in_flight:
-        +        in_flight = []
-        +        for bucket in self.buckets:
-        +            flat = torch.cat([p.grad.flatten() for p in bucket])
-        +            in_flight.append((dist.all_reduce(flat, async_op=True), flat, bucket))
-        +        for handle, flat, bucket in in_flight:
+        +        started = [(dist.all_reduce(flat, async_op=True), flat, bucket) for flat, bucket in self.in_flight]
+        +        for handle, flat, bucket in started:
         @@
-        -        self.reset()
-        -
-        -    def reset(self):
-        -        self.missing = [len(bucket) for bucket in self.buckets]
-        -        self.in_flight = []
-        -
-        -    def gradient_is_ready(self, parameter):
-        -        """Called by autograd, in the middle of backward, when parameter.grad is complete."""
-        -        if not self.require_sync:
-        -            return
-        -        number = self.bucket_of[parameter]
-        -        self.missing[number] -= 1
-        -        if self.missing[number] == 0:
-        -            bucket = self.buckets[number]
-        -            flat = torch.cat([p.grad.flatten() for p in bucket])
         -            self.in_flight.append((dist.all_reduce(flat, async_op=True), flat, bucket))
-    '''),
+        +            self.in_flight.append((flat, bucket))
+    """),
     WrongAnswer(
         "always_talks", "no_sync does nothing: right gradients, three times the messages",
-        check="silent_under_no_sync", says="under no_sync()", edit='''
-        -from contextlib import contextmanager
-        +from contextlib import nullcontext
-        @@
-        -        self.module = module
-        +        self.module, self.require_sync = module, True
-                 for tensor in [*module.parameters(), *module.buffers()]:
-                     dist.broadcast(tensor.detach(), src=0)
-        -        self.require_sync = True
-        @@
-        -    @contextmanager
-             def no_sync(self):
-                 """Backward passes inside add to .grad and send nothing."""
+        check="silent_under_no_sync", says="under no_sync()", edit="""
         -        self.require_sync = False
-        -        try:
-        -            yield
-        -        finally:
-        -            self.require_sync = True
-        +        return nullcontext()
-        @@
-        -        if not self.require_sync:
-        -            return
         @@
                      bucket = self.buckets[number]
         +            for message in [message for message in self.in_flight if message[2] is bucket]:  # of the micro-batch before
         +                self.in_flight.remove(message)
         +            self.missing[number] = len(bucket)
-    '''),
+    """),
     WrongAnswer(
         "empty_first_bucket", "keeps an empty bucket before a parameter that is larger than a bucket",
         state="crashed", check="raises", says="smaller than any gradient): rank", edit="""
@@ -93,11 +46,6 @@ ANSWERS = (
         "gathers_and_adds_its_own_first", "gathers all gradients, and each rank adds them in an order of its own",
         check="replicas_agree", says="are not bit for bit rank 0's",
         edit="""
-        -        self.module = module
-        +        self.module, self.require_sync = module, True
-        @@
-        -        self.require_sync = True
-        @@
         -        for handle, flat, bucket in self.in_flight:
         +        for handle, parts, bucket in self.in_flight:
         @@
@@ -113,11 +61,6 @@ ANSWERS = (
         "gathers_every_gradient", "all-gathers the gradients of all ranks where their sum is enough",
         check="bytes_of_an_all_reduce", says="with all_gather rank 0 sends 393 kB for 131 kB of gradients",
         edit="""
-        -        self.module = module
-        +        self.module, self.require_sync = module, True
-        @@
-        -        self.require_sync = True
-        @@
         -        for handle, flat, bucket in self.in_flight:
         +        for handle, parts, bucket in self.in_flight:
         @@
@@ -162,8 +105,10 @@ ANSWERS = (
             @contextmanager
             def no_sync(self):
                 self.require_sync = False
-                yield
-                self.require_sync = True
+                try:
+                    yield
+                finally:
+                    self.require_sync = True
 
             def gradient_comes(self, parameter, bucket, gradient):
                 if not self.require_sync:
@@ -185,12 +130,6 @@ ANSWERS = (
         "hooks_frozen_parameters", "registers its hook on frozen parameters too",
         state="crashed", check="raises",
         says="cannot register a hook on a tensor that doesn't require gradient", edit="""
-        -        self.module = module
-        +        self.module, self.require_sync = module, True
-                 for tensor in [*module.parameters(), *module.buffers()]:
-                     dist.broadcast(tensor.detach(), src=0)
-        -        self.require_sync = True
-                 self.buckets, size = [], float("inf")
         -        for parameter in reversed([p for p in module.parameters() if p.requires_grad]):  # backward starts at the end
         +        for parameter in reversed(list(module.parameters())):
     """),
@@ -202,21 +141,12 @@ ANSWERS = (
     WrongAnswer(
         "no_broadcast", "trusts that every rank has built the same model",
         check="starts_as_rank_0", says="after construction embedding.weight on rank 1 is", edit="""
-        -        self.module = module
         -        for tensor in [*module.parameters(), *module.buffers()]:
         -            dist.broadcast(tensor.detach(), src=0)
-        -        self.require_sync = True
-        +        self.module, self.require_sync = module, True
     """),
     WrongAnswer(
         "one_bucket", "packs all gradients into one message, whatever their size",
         check="messages_fit_a_bucket", says="a bucket holds 40,960", edit="""
-        -        self.module = module
-        +        self.module, self.require_sync = module, True
-                 for tensor in [*module.parameters(), *module.buffers()]:
-                     dist.broadcast(tensor.detach(), src=0)
-        -        self.require_sync = True
-        @@
         -            if size > bucket_megabytes * 2**20:
         +            if not self.buckets:
     """),
@@ -250,15 +180,20 @@ ANSWERS = (
             def finish_gradient_synchronization(self):
                 pass
     """),
+    WrongAnswer(
+        "stays_silent_after_an_exception", "turns sending on again only where no exception leaves no_sync",
+        check="equals_one_process_after_an_exception", says="step 4 (1 micro-batch): the gradient of",
+        look="is it reached", edit="""
+        -        try:
+        -            yield
+        -        finally:
+        -            self.require_sync = True
+        +        yield
+        +        self.require_sync = True
+    """),
     WrongAnswer(  # notebook 03 says that this answer is tried
         "does_not_wait", "copies the buckets out without waiting for them",
         check="equals_one_process", says="the gradient", edit="""
-        -        self.module = module
-        +        self.module, self.require_sync = module, True
-                 for tensor in [*module.parameters(), *module.buffers()]:
-                     dist.broadcast(tensor.detach(), src=0)
-        -        self.require_sync = True
-        @@
         -        for handle, flat, bucket in self.in_flight:
         -            handle.wait()
         +        for _, flat, bucket in self.in_flight:
@@ -267,11 +202,6 @@ ANSWERS = (
         "waits_in_the_hook", "calls the all-reduce in the hook without async_op: backward waits until it is done",
         check="sends_during_backward", says="waited in backward until rank 1",
         edit="""
-        -        self.module = module
-        +        self.module, self.require_sync = module, True
-        @@
-        -        self.require_sync = True
-        @@
         -        for handle, flat, bucket in self.in_flight:
         -            handle.wait()
         +        for flat, bucket in self.in_flight:
@@ -327,8 +257,10 @@ ANSWERS = (
             @contextmanager
             def no_sync(self):
                 self.quiet = True
-                yield
-                self.quiet = False
+                try:
+                    yield
+                finally:
+                    self.quiet = False
 
             def on_gradient(self, parameter):
                 if self.quiet:
@@ -387,8 +319,10 @@ ANSWERS = (
             @contextlib.contextmanager
             def no_sync(self):
                 self.sync = False
-                yield
-                self.sync = True
+                try:
+                    yield
+                finally:
+                    self.sync = True
 
             def hook(self, parameter):
                 if self.sync:

@@ -91,8 +91,8 @@ def where_to_look(gaps, case, kind):
         return "the largest difference between *any* two ranks, and not with rank 0 alone"
     if "attribute" in case.scenario:
         return "a tensor that is neither a parameter nor a buffer lies in the __dict__ of its module, or of a submodule"
-    if "float64" in case.scenario:
-        return "in which dtype do you subtract, and how many digits does it have?"
+    if "float64" in case.scenario or "8-bit" in case.scenario:
+        return "in which dtype do you subtract: how many digits does it have, and how large can a number be?"
     if kind == "buffers":
         return "which buffers there are: integers, masks, and some that are not in state_dict()"
     return "element by element, over all tensors of the kind, and the largest counts"

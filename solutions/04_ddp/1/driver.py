@@ -8,7 +8,7 @@ from ddp_course.grader.harness.tensors import fingerprint
 
 
 class Layer(nn.Module):
-    """A parameter, a frozen one, three buffers, and a tensor that is a plain attribute."""
+    """A parameter, a frozen one, four buffers, and a tensor that is a plain attribute."""
 
     def __init__(self):
         super().__init__()
@@ -16,6 +16,7 @@ class Layer(nn.Module):
         self.frozen = nn.Parameter(torch.ones(2), requires_grad=False)
         self.register_buffer("mean", torch.zeros(4, dtype=torch.float64))
         self.register_buffer("count", torch.tensor(5))
+        self.register_buffer("levels", torch.zeros(3, dtype=torch.int8))
         self.register_buffer("mask", torch.tensor([True, False]), persistent=False)
         self.table = torch.arange(3.0)
         self.part = nn.Identity()
@@ -38,6 +39,11 @@ def shift(name, amounts):
     return change
 
 
+def shift_two_parameters(model, rank):
+    shift("weight", {1: 0.5})(model, rank)
+    shift("frozen", {1: 0.25})(model, rank)
+
+
 def shift_with_sum_zero(model, rank):
     model.inner.weight.data += torch.tensor([0.75, -0.75, 0, 0]) * (rank == 1)
 
@@ -46,7 +52,7 @@ def add_attribute(module_of):
     """A change of a model: gives the module module_of(model) a tensor, of which one element is larger on rank 1."""
 
     def change(model, rank):
-        module_of(model).scale = torch.tensor([1.0, 2.0 * (rank == 1)])
+        module_of(model)._scale = torch.tensor([1.0, 2.0 * (rank == 1)])
 
     return change
 
@@ -61,7 +67,7 @@ def flip_mask(model, rank):
 
 MODELS = {  # scenario: what is done to the model of each rank, the kind of tensor, the gap on 2 ranks and that on 3
     "nothing differs": (None, None, 0, 0),
-    "one weight of rank 1, by 0.5": (shift("weight", {1: 0.5}), "parameters", 0.5, 0.5),
+    "a weight of rank 1 by 0.5, and a frozen one by 0.25": (shift_two_parameters, "parameters", 0.5, 0.5),
     "two weights of rank 1, by 0.75 and -0.75": (shift_with_sum_zero, "parameters", 0.75, 0.75),
     # From 1 to -1: the absolute values do not differ.
     "a frozen parameter of the last rank, by -2": (shift("frozen", {-1: -2.0}), "parameters", 2, 2),
@@ -69,6 +75,13 @@ MODELS = {  # scenario: what is done to the model of each rank, the kind of tens
     "one weight, rank 0 by 0.5 and rank 2 by -0.5": (shift("weight", {0: 0.5, 2: -0.5}), "parameters", 0.5, 1.0),
     "one weight in float64, rank 1 by 3e-8": (shift("weight", {1: 3e-8}), "parameters", 3e-8, 3e-8),
     "a whole number among the buffers, rank 1 by 3": (shift("count", {1: 3}), "buffers", 3, 3),
+    # From -100 to 100: the difference does not fit into 8 bits.
+    "8-bit numbers in a buffer, rank 0 by 100 and the last rank by -100": (
+        shift("levels", {0: 100, -1: -100}),
+        "buffers",
+        200,
+        200,
+    ),
     "a mask that is a buffer, on rank 1": (flip_mask, "buffers", 1, 1),
     "a running mean, rank 1 by -0.25": (shift("mean", {1: -0.25}), "buffers", 0.25, 0.25),
     "a tensor attribute, rank 1 by 4": (shift("table", {1: 4.0}), "attributes", 4, 4),

@@ -53,10 +53,10 @@ ANSWERS = (
         +        "buffers": [v for name, v in model.state_dict().items() if name not in dict(model.named_parameters())],
     """),
     WrongAnswer(
-        "subtracts_in_float32", "subtracts in float32, where a small gap of float64 weights is none",
-        check="gaps_are_measured_right", says="one weight in float64, rank 1 by 3e-8; with 2 ranks", edit="""
-        -    flat = torch.cat([tensor.detach().double().flatten() for tensor in tensors])
-        +    flat = torch.cat([tensor.detach().float().flatten() for tensor in tensors])
+        "adds_gaps_up", "adds up the gaps of all tensors of a kind, in place of the largest",
+        check="gaps_are_measured_right", says="and a frozen one by 0.25; with 2 ranks largest_gaps returned", edit="""
+        -    return {kind: gap(tensors) for kind, tensors in kinds.items()}
+        +    return {kind: sum(gap([tensor]) for tensor in tensors) for kind, tensors in kinds.items()}
     """),
     RightAnswer(
         "gathers_everything", "gathers all tensors as objects and compares every pair",

@@ -7,9 +7,6 @@ ANSWERS = (
         "any_error_on_any_rank", "takes a lost connection on the other rank for a hidden crash",
         check="the_detector_tells_them_apart",
         says="given a barrier at the end of a good run, hides_a_crash returned True", edit="""
-        -    except BaseException as error:  # this function catches whatever run raises
-        +    except Exception:
-        @@
         -        came_out = error is crash
         +        came_out = True
              if raised_at is None:
@@ -20,9 +17,6 @@ ANSWERS = (
         "raises_a_copy", "raises a new exception with the type and text of the old one",
         check="the_crash_comes_out", says="it is not the one that train had raised",
         on="clean_up_in_finally", edit="""
-        -    except BaseException as error:  # this function catches whatever run raises
-        +    except Exception as error:
-        @@
              dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_seconds))
         +    crash = None
         @@
@@ -39,9 +33,6 @@ ANSWERS = (
         check="the_other_ranks_fail_too",
         says="run returned on rank 0 after 2 of 5 steps as if it had finished",
         on="clean_up_in_finally", edit="""
-        -    except BaseException as error:  # this function catches whatever run raises
-        +    except Exception as error:
-        @@
         -        dist.barrier()  # only where all went well
         +    except RuntimeError as error:
         +        print("another rank has gone:", error)
@@ -50,9 +41,6 @@ ANSWERS = (
         "tries_again", "starts the training a second time after an error",
         check="a_good_run_ends_well", says="called train with [1, 1]; it should call it once, with 1",
         on="clean_up_in_finally", edit="""
-        -    except BaseException as error:  # this function catches whatever run raises
-        +    except Exception as error:
-        @@
         -        train(dist.get_rank())
         -        dist.barrier()  # only where all went well
         +        try:
@@ -64,9 +52,6 @@ ANSWERS = (
         "unrepaired", "has the detector, and the barrier in `finally` as given",
         check="the_crash_comes_out", says="RuntimeError came out of run on rank 1",
         on="clean_up_in_finally", edit="""
-        -    except BaseException as error:  # this function catches whatever run raises
-        +    except Exception as error:
-        @@
         +    finally:
                  dist.barrier()  # only where all went well
         -    finally:
@@ -77,6 +62,12 @@ ANSWERS = (
         edit="""
         -    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_seconds))
         +    dist.init_process_group("gloo")
+    """),
+    WrongAnswer(
+        "catches_exceptions_only", "catches Exception in the detector, which SystemExit is not",
+        state="crashed", check="raises", says="raised UncaughtExit: the SystemExit of this version of run", edit="""
+        -    except BaseException as error:  # this function catches whatever run raises
+        +    except Exception as error:
     """),
     WrongAnswer(
         "expects_its_own_error", "catches in the detector only the type of error that it raises itself",
@@ -142,7 +133,7 @@ ANSWERS = (
                 while True:
                     dist.all_reduce(torch.zeros(1000))
 
-            with contextlib.suppress(RuntimeError):
+            with contextlib.suppress(BaseException):
                 try:
                     run(train, timeout_seconds)
                 except AssertionError:
@@ -175,7 +166,7 @@ ANSWERS = (
                 run(train, timeout_seconds)
             except KeyError:
                 times["seen"] = time.perf_counter()
-            except Exception as error:
+            except BaseException as error:
                 print(type(error))
             late = times.get("seen", float("inf")) - times.get("raised", float("inf"))
             return "raised" in times and not late < 0.5 * timeout_seconds

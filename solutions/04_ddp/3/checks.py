@@ -12,8 +12,6 @@ EQUAL = [scenario for scenario in CASES if scenario not in DIFFERENT]
 SCENARIOS = {2: [EQUAL[0], *DIFFERENT[:3]], 3: [*EQUAL, *DIFFERENT], 1: EQUAL[:1]}  # by the number of ranks
 NAMES = ("backbone.weight", "backbone.bias", "head.weight", "head.bias")
 TOLERANCE = 1e-9  # float64 sums in another order
-
-
 STEPS = {"1 step": (1,), "6 steps": (6,)}
 DETECTIONS = [driver_job(world, DETECTOR, scenarios) for world, scenarios in SCENARIOS.items()]
 TRAININGS = [driver_job(world, REPAIRED, STEPS, loads=("torch._dynamo",)) for world in (2, 3)]  # for DDP, torch.optim
@@ -24,11 +22,7 @@ JOBS = DETECTIONS + TRAININGS
 def equal_replicas_pass(case, rank, result):
     if result["raised"]:
         name, text = result["raised"]
-        raise Wrong(
-            f"{DETECTOR} raised on rank {rank}: {name}: {text[:150]}",
-            "what your detector takes for a difference"
-            + (": a NaN is unequal to itself as a number; its bits are equal" if "NaN" in case.scenario else ""),
-        )
+        raise Wrong(f"{DETECTOR} raised on rank {rank}: {name}: {text[:150]}", why_equal_replicas_raise(case.scenario))
 
 
 @check(
@@ -120,6 +114,13 @@ def equals_one_process(case):
     return max(gap for result in case.results for gap in result["gaps"].values())
 
 
+why_equal_replicas_raise = by_pattern(
+    {
+        "NaN": "what your detector takes for a difference: a NaN is unequal to itself as a number; its bits are equal",
+        "bfloat16": "which of your lines works for some dtypes only, or for some numbers of elements",
+        "": "what your detector takes for a difference",
+    }
+)
 where_to_look = by_pattern(
     {
         "NaN": "comparisons with NaN are false, also the one that asks whether a gap is too large",

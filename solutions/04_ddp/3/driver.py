@@ -51,6 +51,10 @@ def trained_alone(model, rank):
     train_head(model, batches(rank, 4))
 
 
+def to_bfloat16(model, rank):
+    model.bfloat16()
+
+
 def nan_everywhere(model, rank):
     model.head.weight.data.fill_(math.nan)
 
@@ -61,6 +65,7 @@ CASES = {  # scenario: the changes of the model of each rank, and the first para
     "one element of head.bias, by 1e-12, on the last rank": ([add("head.bias", {-1: 1e-12})], ("head.bias", -1)),
     "head.weight is NaN on the last rank": ([add("head.weight", {-1: math.nan})], ("head.weight", -1)),
     "all equal, head.weight a NaN on every rank": ([nan_everywhere], None),
+    "all equal, in bfloat16": ([to_bfloat16], None),
     "two elements of head.weight swapped on rank 1": ([swap_elements], ("head.weight", 1)),
     "head.weight and head.bias on rank 1": (
         [add("head.weight", {1: 0.5}), add("head.bias", {1: 0.5})],

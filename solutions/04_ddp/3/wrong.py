@@ -4,15 +4,11 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "always_raises", "compares with the sum over the ranks, which differs from all replicas",
-        check="equal_replicas_pass", says="assert_replicas_equal raised on rank", edit="""
+        "bits_through_numpy", "reads the bits from a NumPy array, which cannot hold bfloat16",
+        check="equal_replicas_pass", says="(all equal, in bfloat16): assert_replicas_equal raised on rank 0: TypeError",
+        look="for some dtypes only", edit="""
         -        bits = parameter.detach().flatten().view(torch.uint8)  # as floats, -0.0 would equal 0.0
-        -        of_rank_0 = bits.clone()
-        -        dist.broadcast(of_rank_0, src=0)
-        -        equal = torch.tensor([torch.equal(bits, of_rank_0)])
-        +        of_rank_0 = parameter.detach().clone()
-        +        dist.all_reduce(of_rank_0)
-        +        equal = torch.tensor([torch.equal(parameter, of_rank_0)])
+        +        bits = torch.from_numpy(parameter.detach().numpy().reshape(-1).view("uint8"))
     """),
     WrongAnswer(
         "nan_is_a_difference", "compares floats and signs: a NaN that all ranks hold is unequal to itself",
@@ -135,8 +131,12 @@ ANSWERS = (
             pass
 
 
+        def fingerprint(tensor):
+            return hashlib.md5(tensor.detach().reshape(-1).view(torch.uint8).numpy()).hexdigest()
+
+
         def assert_replicas_equal(model):
-            own_hashes = [(name, hashlib.md5(p.detach().numpy().tobytes()).hexdigest()) for name, p in model.named_parameters()]
+            own_hashes = [(name, fingerprint(p)) for name, p in model.named_parameters()]
             gathered = [None] * dist.get_world_size()
             dist.all_gather_object(gathered, own_hashes)
             for column in zip(*gathered, strict=True):
@@ -178,7 +178,7 @@ ANSWERS = (
 
         def assert_replicas_equal(model):
             for name, parameter in model.named_parameters():
-                bits = parameter.detach().flatten().view(torch.int64)
+                bits = parameter.detach().flatten().view(torch.uint8)
                 copies = [torch.empty_like(bits) for _ in range(dist.get_world_size())]
                 dist.all_gather(copies, bits)
                 for rank, copy in enumerate(copies):

@@ -46,6 +46,8 @@ def data_of_the_broken_script(world):
 
 
 SWAPPED = changed((10, BASE[11]), (11, BASE[10]))
+# The sum of the tokens and their sum weighted by position are those of BASE.
+SAME_SUMS = changed((100, BASE[100] + 1), (101, BASE[101] - 2), (102, BASE[102] + 1))
 MADE_UP = {  # the data of each rank
     "all equal": [BASE, BASE, BASE, BASE],
     "one token of rank 2 is different": [BASE, BASE, changed((4321, BASE[4321] + 1)), BASE],
@@ -55,7 +57,7 @@ MADE_UP = {  # the data of each rank
     "only ranks 0 and 2 agree": [BASE, BASE.flip(0), BASE, BASE.roll(1)],
     "ranks 1, 2 and 3 agree, rank 0 differs": [SWAPPED, BASE, BASE, BASE],
     "the data of the broken script": data_of_the_broken_script(4),
-    "a token of rank 1 is larger by 256": [BASE, changed((77, BASE[77] + 256)), BASE, BASE],
+    "three neighbouring tokens of rank 1 change by 1, -2 and 1": [BASE, SAME_SUMS, BASE, BASE],
     "a token of rank 2 is larger by 65,536": [BASE, BASE, changed((77, BASE[77] + 2**16)), BASE],
 }
 MADE_UP_CALLS = tuple(Call([(tokens,) for tokens in data], scenario) for scenario, data in MADE_UP.items())

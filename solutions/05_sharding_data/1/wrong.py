@@ -10,10 +10,11 @@ ANSWERS = (
         +    own_hash = hashlib.sha256(data[:1000].numpy().tobytes()).digest()
     """),
     WrongAnswer(
-        "histograms", "compares how often each token occurs",
-        check="the_detector_is_right", says="two tokens in another order", edit="""
+        "weighted_sum", "compares the length, the sum of the tokens, and their sum weighted by position",
+        check="the_detector_is_right", says="change by 1, -2 and 1): differing_ranks returned []", edit="""
         -    own_hash = hashlib.sha256(data.numpy().tobytes()).digest()
-        +    own_hash = data.bincount().tolist()
+        +    position = torch.arange(1, len(data) + 1)
+        +    own_hash = [len(data), data.sum().item(), (data * position).sum().item()]
     """),
     WrongAnswer(
         "no_randomness", "makes data without random numbers",

@@ -11,11 +11,11 @@ ANSWERS = (
         +    samples = order[rank * share : (rank + 1) * share].tolist()
     """),
     WrongAnswer(
-        "counts_48", "counts what is never read among 48 samples, whatever the number given",
+        "counts_any_number", "takes any number that is read for a sample, also one that is none",
         check="the_counts_are_right",
-        says="40 samples, 6 are read: count_faults said 'never read': 42, not 34", edit="""
-        -    faults = {"read again": len(read) - len(set(read)), "never read": samples - len(set(read))}
-        +    faults = {"read again": len(read) - len(set(read)), "never read": SAMPLES - len(set(read))}
+        says="the samples are numbered from 1: count_faults said 'never read': 0, not 1", edit="""
+        -    faults = {"read again": len(read) - len(set(read)), "never read": len(set(range(samples)) - set(read))}
+        +    faults = {"read again": len(read) - len(set(read)), "never read": samples - len(set(read))}
     """),
     WrongAnswer(
         "counts_between_ranks_only", "does not see a sample that one rank reads twice",
@@ -88,7 +88,7 @@ ANSWERS = (
         +
         +def count_faults(draws: list[dict], samples: int) -> dict[str, int]:
         +    read = [sample for drawn in draws for sample in drawn["samples"]]
-        +    faults = {"read again": len(read) - len(set(read)), "never read": samples - len(set(read))}
+        +    faults = {"read again": len(read) - len(set(read)), "never read": len(set(range(samples)) - set(read))}
         +    faults["weights"] = sum(not torch.equal(drawn["weights"], draws[0]["weights"]) for drawn in draws)
         +    for name in ("dropout", "noise"):
         +        faults[name] = len(draws) - len({tuple(drawn[name].tolist()) for drawn in draws})
@@ -141,7 +141,7 @@ ANSWERS = (
 
         def count_faults(draws: list[dict], samples: int) -> dict[str, int]:
             read = [sample for drawn in draws for sample in drawn["samples"]]
-            faults = {"read again": len(read) - len(set(read)), "never read": samples - len(set(read))}
+            faults = {"read again": len(read) - len(set(read)), "never read": len(set(range(samples)) - set(read))}
             faults["weights"] = sum(not torch.equal(drawn["weights"], draws[0]["weights"]) for drawn in draws)
             for name in ("dropout", "noise"):
                 faults[name] = len(draws) - len({tuple(drawn[name].tolist()) for drawn in draws})

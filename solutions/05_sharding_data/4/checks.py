@@ -17,9 +17,9 @@ def stage(ranks, workers, batches=None):
     return {"ranks": ranks, "workers": workers, "batches": batches}
 
 
-def call(scenario, *stages, seed=SEED):
+def call(scenario, *stages, seed=SEED, batch_size=BATCH_SIZE):
     """A call of `read` on 4 ranks, of which each stage needs the first ones."""
-    return Call([(SIZES, BATCH_SIZE, seed, list(stages))] * 4, scenario)
+    return Call([(SIZES, batch_size, seed, list(stages))] * 4, scenario)
 
 
 WHOLE = call("2 ranks, no workers, two epochs", stage(2, 0), stage(2, 0))
@@ -33,11 +33,16 @@ CALLS = (
     call("1 rank, 2 workers; then epoch 1 without workers", stage(1, 2), stage(1, 0)),
     *STOPPED,
     # 3 ranks share the last 4 of the 64 samples: parts of 2, 2 and 0 would leave one without a batch.
-    call("2 ranks stop after 5 batches, 4 continue for one, 3 to the end", stage(2, 2, 5), stage(4, 0, 1), stage(3, 1)),
+    call(
+        "in epoch 1, 2 ranks stop after 5 batches, 4 continue for one, 3 to the end",
+        *(stage(1, 0), stage(2, 2, 5), stage(4, 0, 1), stage(3, 1)),
+    ),
     call("2 ranks, the next seed, two epochs", stage(2, 0), stage(2, 0), seed=SEED + 1),
-    # Seed 20 in epoch 10 and seed 201 in epoch 0 have the same digits.
-    call("1 rank, seed 20, eleven epochs", *[stage(1, 0)] * 11, seed=20),
-    call("1 rank, seed 201", stage(1, 0), seed=201),
+    # Seed 20 in epoch 10 and seed 201 in epoch 0 have the same digits; 100 * seed + epoch is 2100 for seed 20 in epoch
+    # 100 and seed 21 in epoch 0. Batches of 4 divide the 64 samples: the last one ends where the epoch ends.
+    call("1 rank, seed 20, 101 epochs", *[stage(1, 0)] * 101, seed=20),
+    call("1 rank, seed 21", stage(1, 0), seed=21),
+    call("1 rank, seed 201, batches of 4, two epochs", *[stage(1, 0)] * 2, seed=201, batch_size=4),
 )
 # DataLoader forks its workers from a process with threads: one run in some hundreds hangs, whatever the answer does.
 # And it waits up to five seconds for a worker that has not noticed that it is to end.
@@ -75,10 +80,10 @@ def all_ranks_have_as_many_batches(case):
             f"the ranks had {counts} batches in part {number}",
             "how many samples are left for the last batches, and which ranks get them?",
         )
-        sizes = [len(batch) for batches in by_rank for batch in batches] or [1]
+        sizes, batch_size = [len(batch) for batches in by_rank for batch in batches] or [1], case.args[0][1]
         expect(
-            1 <= min(sizes) <= max(sizes) <= BATCH_SIZE,
-            f"batches of {min(sizes)} to {max(sizes)} samples; batch_size is {BATCH_SIZE}",
+            1 <= min(sizes) <= max(sizes) <= batch_size,
+            f"batches of {min(sizes)} to {max(sizes)} samples; batch_size is {batch_size}",
             "what one item of the stream is: a list of 1 to batch_size samples",
         )
         expect(
@@ -168,8 +173,9 @@ def the_state_is_small(records):
 
 @check("a rank loads what it reads and nothing else, also after a stop", begin="{scenario}: ")
 def nothing_is_loaded_in_vain(case):
+    batch_size = case.args[0][1]
     for number, (stage, by_rank) in enumerate(stages_of(case)):
-        ahead = PREFETCH_FACTOR * stage["workers"] * BATCH_SIZE if stage["batches"] else 0
+        ahead = PREFETCH_FACTOR * stage["workers"] * batch_size if stage["batches"] else 0
         for rank, batches in enumerate(by_rank):
             used, loaded = sum(map(len, batches)), case.results[rank][number]["loaded"]
             expect(
@@ -177,7 +183,7 @@ def nothing_is_loaded_in_vain(case):
                 f"in part {number + 1} rank {rank} loaded {loaded} samples for the {used} it read"
                 + (f", and {ahead} at most that its workers build ahead" if ahead else ""),
                 "when is a batch built: as it is asked for, or before?"
-                if stage["batches"] and loaded <= used + ahead + BATCH_SIZE
+                if stage["batches"] and loaded <= used + ahead + batch_size
                 else "is load called only for samples of this rank that were not read before?",
             )
             expect(

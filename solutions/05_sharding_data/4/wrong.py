@@ -4,16 +4,17 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "adds_seed_and_epoch", "adds seed and epoch: the second epoch is the next seed's first",
-        check="the_order_is_random", says="has the order of seed", edit="""
+        "a_hundred_epochs_a_seed", "seeds with 100 * seed + epoch: epoch 100 of a seed is epoch 0 of the next one",
+        check="the_order_is_random", says="has the order of seed", look="do other pairs make the same number", edit="""
         -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a sum could repeat: (1, 2), (2, 1)
-        +        random.Random(self.seed + self.epoch).shuffle(order)  # a sum could repeat: (1, 2), (2, 1)
+        +        random.Random(100 * self.seed + self.epoch).shuffle(order)
     """),
     WrongAnswer(
-        "drops_the_end", "leaves the last, short global batch out",
-        check="every_sample_is_read_once", says="an epoch left out", edit="""
-        -        starts = range(self.start, len(order), global_batch)
-        +        starts = range(self.start, len(order) - global_batch + 1, global_batch)
+        "ends_late", "begins the next epoch one part late where the last global batch is full",
+        check="every_sample_is_read_once", says="batches of 4, two epochs: an epoch left out 64 of 64 samples",
+        look="the end of the epoch", edit="""
+        -        if samples >= sum(self.sizes):
+        +        if samples > sum(self.sizes):
     """),
     WrongAnswer(
         "loads_and_skips", "loads all samples before the one that it continues with",

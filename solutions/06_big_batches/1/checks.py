@@ -3,14 +3,13 @@
 import torch
 
 from ddp_course.grader.harness.tensors import largest_gap
-from ddp_course.grader.vocabulary import Detector, by_pattern, called_once, check, driver_job, expect, expect_few_bytes
+from ddp_course.grader.vocabulary import Detector, by_pattern, called_once, check, driver_job, expect, expect_sent_once
 
 from . import driver
 
 DETECTOR, REPAIRED = "replicas_agree", "train"
 RIGHT, BROKEN = tuple(driver.VERSIONS)[:5], tuple(driver.VERSIONS)[5:]
 CLOSE = 1e-10  # float64: the order of the sums shifts the weights by about 1e-16
-OTHER_BYTES = 64  # that may be sent per step besides the gradients
 JOB_OPTIONS = {"seconds": 6.0, "loads": ("torch._dynamo",)}
 DETECT = [driver_job(3, DETECTOR, [(what, torch.zeros(1)) for what in RIGHT + BROKEN], **JOB_OPTIONS)]
 RUNS = {  # by the number of ranks: the steps, the micro-batches of each, and the optimizer
@@ -76,9 +75,4 @@ def the_global_batch_is_learned(case):
 
 @check("and its gradients travel once a step", TRAIN)
 def gradients_are_sent_once_per_step(case, rank, result):
-    steps, size = case.args[0][1], result.numel() * 8
-    started = sum(operation.op == "all_reduce" for operation in case.operations[rank])
-    purpose = f" in {started} all-reduce(s); the gradients have {size:,}"
-    look_at = "which micro-batches communicate, and how often? Once is enough, in the last of a step"
-    limit = steps * (size + OTHER_BYTES)
-    expect_few_bytes(rank, case.operations[rank], limit, purpose, look_at, without=("broadcast",))
+    expect_sent_once(case, rank, steps=case.args[0][1])

@@ -21,11 +21,19 @@ ANSWERS = (
     """),
     WrongAnswer(
         "backward_only", "no_sync around the backward alone: every micro-batch communicates",
-        check="gradients_are_sent_once_per_step", says="in 4 all-reduce(s)",
+        check="gradients_are_sent_once_per_step", says="in 1 step; the gradients have",
         look="which micro-batches communicate", edit="""
         +        loss = model(inputs, targets) / accumulate
                  with contextlib.nullcontext() if last else model.no_sync():
         -            loss = model(inputs, targets) / accumulate
+    """),
+    WrongAnswer(
+        "agreed_once_more", "broadcasts the weights of rank 0 after each step, though they are equal",
+        check="gradients_are_sent_once_per_step", says="bytes to broadcast; the weights have",
+        look="what is broadcast in each step", edit="""
+                     optimizer.zero_grad()
+        +            for parameter in module.parameters():
+        +                dist.broadcast(parameter.data, src=0)
     """),
     WrongAnswer(
         "compares_first_and_last", "the detector compares the first rank with the last and no other",
@@ -62,16 +70,6 @@ ANSWERS = (
         check="it_is_called_once", says="replicas_agree called train 2 times on rank 0", look="one call is enough", edit="""
              train(module, optimizer, micro_batches_of(dist.get_rank(), 12), 4)
         +    train(module, optimizer, micro_batches_of(dist.get_rank(), 12), 4)
-    """),
-    WrongAnswer(
-        "gathers_again", "averages in the last micro-batch only, and then gathers the gradients of all ranks as well",
-        check="gradients_are_sent_once_per_step", says="handed 344 bytes to",
-        look="Once is enough", edit="""
-                 if last:
-        +            for parameter in module.parameters():
-        +                gathered = [torch.empty_like(parameter.grad) for _ in range(dist.get_world_size())]
-        +                dist.all_gather(gathered, parameter.grad)
-                     optimizer.step()
     """),
     RightAnswer(
         "by_hand",

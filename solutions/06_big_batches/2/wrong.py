@@ -4,10 +4,15 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "counts_through", "does not end a step with the epoch: its micro-batches may be of two epochs",
-        check="every_micro_batch_counts_once", says="from one process on the global batches", edit="""
-        -    for micro_batches in epochs:
-        +    for micro_batches in [[micro_batch for epoch in epochs for micro_batch in epoch]]:
+        "a_step_after_each_epoch", "steps at the end of an epoch also if no micro-batch is left over",
+        check="every_micro_batch_counts_once", says="epochs of [8, 7] micro-batches, 4 a step, AdamW): rank", edit="""
+        -            optimizer.step()
+        -            optimizer.zero_grad()
+        +            if len(group) == accumulate:
+        +                optimizer.step()
+        +                optimizer.zero_grad(set_to_none=False)
+        +        optimizer.step()
+        +        optimizer.zero_grad(set_to_none=False)
     """),
     WrongAnswer(
         "every_micro_batch_talks", "uses the leftovers correctly, but every micro-batch communicates",

@@ -5,7 +5,17 @@ from dataclasses import dataclass
 
 import torch
 
-from ddp_course.grader.vocabulary import Call, check, expect, function_job, is_close, jobs_of, number
+from ddp_course.grader.vocabulary import (
+    Call,
+    Detector,
+    by_pattern,
+    check,
+    expect,
+    function_job,
+    is_close,
+    jobs_of,
+    number,
+)
 
 from . import driver
 from .given import train_step
@@ -44,24 +54,27 @@ DRIVER_CALLS = [
     call(3, 5.0, 0.1, "rank 0 overflows in step 2, SGD with momentum", overflow=(0, 1)),
 ]
 TRAIN = jobs_of("train", TRAIN_CALLS, loads=LOADS) + jobs_of("train_step", DRIVER_CALLS, loads=LOADS, driver=True)
-VERSIONS = {  # a train_step, and whether it is right
-    "the broken script's train_step": (train_step, False),
-    "average, unscale, clip": (TrainStep(), True),
-    "clips scaled gradients to limit x scale": (TrainStep("limit scaled"), True),
-    "clips by clip_grad_norm_": (TrainStep(clip="torch"), True),
-    "averages in float32": (TrainStep(average="float32"), True),
-    "clips before unscale_": (TrainStep("scaled"), False),
-    "clips each rank's gradient, then averages": (TrainStep("early"), False),
-    "never clips": (TrainStep(clip="none"), False),
-    "clips each tensor to the limit": (TrainStep(clip="each"), False),
-    "makes short gradients as long as the limit": (TrainStep(clip="always"), False),
-    "keeps the length and changes the direction": (TrainStep(clip="sign"), False),
-    "clips on rank 0 only": (TrainStep(clip="rank 0"), False),
-    "adds up and does not divide, then clips": (TrainStep(average="sum"), False),
-    "makes NaN of the last tensor": (TrainStep(clip="nan"), False),
-    "adds the gradient of the step before": (TrainStep(keep=True), False),
+RIGHT = {
+    "average, unscale, clip": TrainStep(),
+    "clips scaled gradients to limit x scale": TrainStep("limit scaled"),
+    "clips by clip_grad_norm_": TrainStep(clip="torch"),
+    "averages in float32": TrainStep(average="float32"),
 }
-DETECTOR_CALLS = {scenario: (version,) for scenario, (version, _) in VERSIONS.items()}
+BROKEN = {
+    "the broken script's train_step": train_step,
+    "clips before unscale_": TrainStep("scaled"),
+    "clips each rank's gradient, then averages": TrainStep("early"),
+    "never clips": TrainStep(clip="none"),
+    "clips each tensor to the limit": TrainStep(clip="each"),
+    "makes short gradients as long as the limit": TrainStep(clip="always"),
+    "keeps the length and changes the direction": TrainStep(clip="sign"),
+    "clips on rank 0 only": TrainStep(clip="rank 0"),
+    "adds up and does not divide, then clips": TrainStep(average="sum"),
+    "makes NaN of the last tensor": TrainStep(clip="nan"),
+    "adds the gradient of the step before": TrainStep(keep=True),
+    "makes steps 0.5 % too long": TrainStep(clip="long"),
+}
+DETECTOR_CALLS = {scenario: (version,) for scenario, version in (RIGHT | BROKEN).items()}
 DETECT = function_job(3, DETECTOR, DETECTOR_CALLS, loads=LOADS)
 JOBS = [*TRAIN, DETECT]
 
@@ -94,7 +107,7 @@ def the_norm_is_that_of_the_mean_gradient(case, rank, result):
             is_close(number(norm), step.norm, rel_tol=1e-6),
             f"in step {step_number} train_step returned {number(norm)!r} on rank {rank}; the norm of the averaged "
             f"gradient is {step.norm:.6g}",
-            "the norm that is returned: of which gradient is it, and before or after it is clipped?",
+            "the norm that is returned: of which gradient, before or after it is clipped, divided by which scale?",
         )
 
 
@@ -121,29 +134,27 @@ def an_overflow_moves_no_rank(case, rank, result):
         )
 
 
-@check(f"{DETECTOR} tells {len(VERSIONS)} versions apart, the broken one among them", [DETECT])
-def the_detector_tells_right_from_wrong(case):
-    verdicts = [number(result) for result in case.results]
-    _, right = VERSIONS[case.scenario]
-    look_at = "which gradients would show the difference: above or below the limit, equal on all ranks or not?"
-    verdict_list = ""
-    if len({str(verdict) for verdict in verdicts}) > 1:
-        verdict_list = f" (rank by rank: {verdicts})"
-        look_at = "all ranks have to return the same verdict: how does a rank learn what the others found?"
-    elif "step before" in case.scenario:
-        look_at = "how many steps your test makes with the same weights: one step or more?"
-    elif "NaN" in case.scenario:
-        look_at = "what your comparison says of NaN, and which of the weights it looks at"
-    elif right:
-        look_at = (
-            "what it takes for a mistake: the norm that train_step returns, which it should not judge, or a rounding?"
-        )
-    for rank, verdict in enumerate(verdicts):
-        expect(
-            verdict in (True, False) and bool(verdict) == right,
-            f"{DETECTOR} returned {verdict!r} on rank {rank}{verdict_list}; it should be {right}",
-            look_at,
-        )
+detector = Detector(DETECTOR, RIGHT, BROKEN, [DETECT])
+DETECTOR_CHECKS = [
+    detector.agrees("all ranks have to return the same verdict: how does a rank learn what the others found?"),
+    detector.passes(
+        ", but that version is right",
+        "what it takes for a mistake: the norm that train_step returns, which it should not judge, or a rounding?",
+        f"{DETECTOR} lets {len(RIGHT)} right versions pass",
+    ),
+    detector.catches(
+        ", but that version is wrong",
+        by_pattern(
+            {
+                "step before": "how many steps your test makes with the same weights: one step or more?",
+                "too long": "how far a step may be from the right one, relative to its length",
+                "NaN": "what your comparison says of NaN, and which of the weights it looks at",
+                "": "which gradients would show the difference: above or below the limit, equal on all ranks or not?",
+            }
+        ),
+        f"and catches {len(BROKEN)} wrong ones, the broken script's among them",
+    ),
+]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ class TrainStep:
     clip     "global": one norm over all weights; "torch": the same by clip_grad_norm_; "rank 0": the same, on rank 0
              only; "nan": the same, and the last tensor's gradient becomes NaN; "each": a norm for each tensor; "none";
              "always": also make short gradients as long as the limit; "sign": of the right length, but in the
-             direction of the signs
+             direction of the signs; "long": the same as "global", and 0.5 % too long
     average  "mean", "sum" or "float32": the mean, computed in float32
     keep     add the gradient that the step before has left in `grad`, as if nothing had zeroed it
     """
@@ -71,6 +71,9 @@ class TrainStep:
             count = sum(weight.numel() for weight in weights)
             for weight in weights:
                 weight.grad.copy_(weight.grad.sign() * min(norm, limit) / count**0.5)
+        if self.clip == "long":
+            for weight in weights:
+                weight.grad *= 1.005
         if self.clip == "nan":
             weights[-1].grad *= math.nan  # after unscale_: the scaler does not look again
         return norm

@@ -5,23 +5,22 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "detector_one_step", "the detector makes a single step, in which a gradient that is not zeroed does no harm",
-        check="the_detector_tells_right_from_wrong",
+        check="broken_versions_are_caught",
         says="adds the gradient of the step before): is_right returned True", look="one step or more", edit="""
         -        for steps in (1, 2):  # a gradient that was not zeroed shows in the second step
         +        for steps in (1,):
     """),
     WrongAnswer(
-        "norm_after", "returns the norm of the clipped gradient",
-        check="the_norm_is_that_of_the_mean_gradient", says="in step 1 train_step returned", on="limit_times_scale",
+        "norm_by_the_next_scale", "divides the norm by the scale after the update, which may have doubled it",
+        check="the_norm_is_that_of_the_mean_gradient", says="momentum): in step 2 train_step returned",
+        on="limit_times_scale",
         edit="""
         -    scale = scaler.get_scale()
         -    norm = clip_grad_norm_(weights, limit * scale)
-        +    scaler.unscale_(optimizer)
-        +    clip_grad_norm_(weights, limit)
-        +    norm = torch.cat([weight.grad for weight in weights]).norm()
+        +    norm = clip_grad_norm_(weights, limit * scaler.get_scale())
         @@
         -    return norm.item() / scale
-        +    return norm.item()
+        +    return norm.item() / scaler.get_scale()
     """),
     WrongAnswer(
         "replaces_inf", "replaces what is not finite by zero",
@@ -110,9 +109,20 @@ ANSWERS = (
     """),
     WrongAnswer(
         "detector_too_exact", "the detector wants twelve digits, and takes rounding for a mistake",
-        check="the_detector_tells_right_from_wrong", says="clips by clip_grad_norm_): is_right returned False", look="rounding", edit="""
+        check="right_versions_pass", says="clips by clip_grad_norm_): is_right returned False", look="rounding", edit="""
         -            good *= torch.allclose(torch.cat(weights).detach(), steps * right_step, rtol=1e-4, atol=0.0)
         +            good *= torch.allclose(torch.cat(weights).detach(), steps * right_step, rtol=1e-12, atol=0.0)
+    """),
+    WrongAnswer(
+        "detector_too_lax", "the detector takes a step for right that is up to 1 % away",
+        check="broken_versions_are_caught", says="makes steps 0.5 % too long): is_right returned True", look="how far", edit="""
+        -            good *= torch.allclose(torch.cat(weights).detach(), steps * right_step, rtol=1e-4, atol=0.0)
+        +            good *= torch.allclose(torch.cat(weights).detach(), steps * right_step, rtol=1e-2, atol=0.0)
+    """),
+    WrongAnswer(
+        "detector_by_rank", "each rank returns what it found for its own weights",
+        check="all_ranks_agree", says="clips on rank 0 only): is_right returned", look="what the others found", edit="""
+        -    dist.all_reduce(good, op=dist.ReduceOp.MIN)  # right only if right everywhere
     """),
     RightAnswer(
         "flat_and_by_hand",

@@ -68,9 +68,9 @@ LOOPS = {  # a train, and the step at which the replicas diverge
     "NaN on all ranks from step 1 on": (Recorded([[A, NANS, NANS]] * 3), None),
     "unequal by the last bit in step 1": (Recorded([[A, B, C], [A, NEARLY_B, C], [A, B, C]]), 1),
     "rank 1 left after two steps": (Recorded([[A, B, C], [A, B], [A, B, C]]), 2),
-    "rank 2 of three diverges in step 0": (Recorded([[A, B], [A, B], [B, B]]), 0),
+    "rank 2 of three diverges in step 0, to NaN": (Recorded([[A, B], [A, B], [NANS, B]]), 0),
     "unequal twice: the first step counts": (Recorded([[A, B, C, C], [A, C, C, D], [A, B, C, C]]), 1),
-    "rank 0 left after two steps": (Recorded([[A, B], [A, B, C], [A, B, C]]), 2),
+    "rank 0 left after two steps": (Recorded([[A, B], [A, B, C, D], [A, B, C, D]]), 2),
     "0.0 on two ranks and -0.0 on one, in step 1": (Recorded([[A, PLUS, B], [A, PLUS, B], [A, MINUS, B]]), 1),
 }
 # Rank 1 overflows in step 2: there the replicas of the broken script diverge.

@@ -36,28 +36,20 @@ ANSWERS = (
         +    dist.all_gather_object(histories, [f"{w[0]:.6f} {w[1]:.6f} {s}" for w, s in train(batches, scale)])
     """),
     WrongAnswer(
-        "detector_stops_with_rank_0", "the detector goes through rank 0's history and no further",
-        check="the_detector_finds_the_step", says="rank 0 left after two steps): where_replicas_diverge returned None",
+        "detector_counts_to_the_longest", "takes the end of the longest history for the step where another one ends",
+        check="the_detector_finds_the_step", says="rank 0 left after two steps): where_replicas_diverge returned 3",
         on="detector_close_is_equal",
         edit="""
-         from torch.nn.functional import linear
-        +
-        +
-        +def where_replicas_diverge(train, batches, scale):
-        +    histories = [None] * dist.get_world_size()
-        +    dist.all_gather_object(histories, [repr(entry) for entry in train(batches, scale)])
-        +    for step, entry in enumerate(histories[0]):
-        +        if any(history[step : step + 1] != [entry] for history in histories):
-        +            return step
-        +    return None
-        @@
-        -def where_replicas_diverge(train, batches, scale):
-        -    histories = [None] * dist.get_world_size()
         -    dist.all_gather_object(histories, [f"{w[0]:.6f} {w[1]:.6f} {s}" for w, s in train(batches, scale)])
         -    for step in range(max(map(len, histories))):
         -        if len({history[step] if step < len(history) else None for history in histories}) > 1:
-        -            return step
+        +    dist.all_gather_object(histories, [repr(entry) for entry in train(batches, scale)])
+        +    for step, entries in enumerate(zip(*histories, strict=False)):
+        +        if len(set(entries)) > 1:
+                     return step
         -    return None
+        +    lengths = set(map(len, histories))
+        +    return max(lengths) - 1 if len(lengths) > 1 else None
     """),
     WrongAnswer(
         "divides_by_the_first_scale", "halves the scale by hand, and still divides by the first one",

@@ -4,6 +4,8 @@ import math
 from collections import Counter
 from numbers import Real
 
+import torch
+
 from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect, number, numbers, plural
 
 from . import driver
@@ -15,19 +17,20 @@ SECONDS = 2.5
 LOSSES = [3.1, 0.57, 12.3, 7.4, 1.1, 2.7, 40.3, 0.13, 9.2, 6.6, 100.7, 4.9, 0.77]  # none of them is exact in float32
 
 
-def calls(*sizes):
+def calls(*sizes, dtype=torch.float64):
     """By scenario, the arguments of driver.drive for each (samples, batch size)."""
+    losses, name = torch.tensor(LOSSES, dtype=dtype), "" if dtype == torch.float64 else f", losses in {dtype}"
     return {
-        f"{samples} samples in batches of {batch_size}": ("own", samples, batch_size, LOSSES[:samples])
+        f"{samples} samples in batches of {batch_size}{name}": ("own", samples, batch_size, losses[:samples])
         for samples, batch_size in sizes
     }
 
 
-GIVEN_CALL = {"the nine samples of the script": ("own", 9, 4, given_script.LOSSES.tolist())}
+GIVEN_CALL = {"the nine samples of the script": ("own", 9, 4, given_script.LOSSES)}
 REPAIRED = [
     driver_job(2, "evaluate", calls((13, 3), (8, 4), (1, 4)) | GIVEN_CALL, seconds=SECONDS),
     driver_job(4, "evaluate", calls((13, 2), (5, 1), (3, 8)), seconds=SECONDS),
-    driver_job(1, "evaluate", calls((13, 4)), seconds=SECONDS),
+    driver_job(1, "evaluate", calls((13, 4)) | calls((12, 4), dtype=torch.float32), seconds=SECONDS),
 ]
 EVALUATION_CALLS = {
     f"{name}, {samples} samples in batches of {batch_size}": (name, samples, batch_size)
@@ -69,12 +72,11 @@ def every_rank_returns_a_number(case, rank, result):
 def the_mean_is_exact(case, rank, result):
     mean, right = number(result["returned"]), expected_mean(case)
     if not math.isclose(mean, right, rel_tol=RELATIVE_ERROR):
-        raise Wrong(
-            f"rank {rank} returned {mean:.9g}{likeness(case, mean)}; the mean over the samples is {right:.9g}",
-            "the dtype in which the losses are added up"
-            if math.isclose(mean, right, rel_tol=1e-6)
-            else "run your own weights on your own evaluate: which sample has not the weight 1/n?",
-        )
+        words, look_at = "", "the dtype in which the losses are added up"
+        if not math.isclose(mean, right, rel_tol=1e-6):
+            words = likeness(case, mean)
+            look_at = "run your own weights on your own evaluate: which sample has not the weight 1/n?"
+        raise Wrong(f"rank {rank} returned {mean:.9g}{words}; the mean over the samples is {right:.9g}", look_at)
 
 
 @check("each sample is evaluated once, by one rank", REPAIRED)
@@ -154,8 +156,7 @@ LIKELY_MISTAKES = {
 
 
 def expected_mean(case):
-    values = case.args[0][3]
-    return math.fsum(values) / len(values)
+    return case.args[0][3].double().mean().item()
 
 
 def likeness(case, result):

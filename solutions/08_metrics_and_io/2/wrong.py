@@ -10,7 +10,7 @@ ANSWERS = (
         +    total, count = 0.0, 0.0
              for first in range(0, len(own_samples), batch_size):
                  losses = loss_of(list(own_samples[first : first + batch_size]))
-        -        total[0] += losses.sum()
+        -        total[0] += losses.double().sum()
         -        total[1] += len(losses)
         -    dist.all_reduce(total)
         -    return (total[0] / total[1]).item()
@@ -30,13 +30,10 @@ ANSWERS = (
         +    own_samples = list(DistributedSampler(range(samples), shuffle=False, drop_last=True))
     """),
     WrongAnswer(
-        "float32", "adds up in float32",
-        check="the_mean_is_exact", says="rank 0 returned 14.5976926; the mean", look="the dtype", edit="""
-        -    total = torch.zeros(2, dtype=torch.float64)
-        +    total = torch.zeros(2)
-        @@
-        -    return (total[0] / total[1]).item()
-        +    return total[0].item() / total[1].item()
+        "sums_in_float32", "adds up the losses of a batch in their dtype",
+        check="the_mean_is_exact", says="losses in torch.float32): rank 0 returned", look="the dtype", edit="""
+        -        total[0] += losses.double().sum()
+        +        total[0] += losses.sum()
     """),
     WrongAnswer(
         "reduces_to_rank_0", "reduces to rank 0 and reads the result everywhere",
@@ -54,13 +51,13 @@ ANSWERS = (
              total = torch.zeros(2, dtype=torch.float64)
         -    for first in range(0, len(own_samples), batch_size):
         -        losses = loss_of(list(own_samples[first : first + batch_size]))
-        -        total[0] += losses.sum()
+        -        total[0] += losses.double().sum()
         -        total[1] += len(losses)
         -    dist.all_reduce(total)
         +    for k in range(rounds):
         +        batch = own_samples[k * batch_size : (k + 1) * batch_size]
         +        losses = loss_of(batch) if batch else torch.zeros(0, dtype=torch.float64)
-        +        pair = torch.stack([losses.sum(), torch.tensor(float(len(batch)))])
+        +        pair = torch.stack([losses.double().sum(), torch.tensor(float(len(batch)))])
         +        dist.all_reduce(pair)
         +        total += pair
     """),
@@ -132,9 +129,9 @@ ANSWERS = (
         +    total, count = torch.zeros((), dtype=torch.float64), torch.tensor(len(own_samples))
              for first in range(0, len(own_samples), batch_size):
         -        losses = loss_of(list(own_samples[first : first + batch_size]))
-        -        total[0] += losses.sum()
+        -        total[0] += losses.double().sum()
         -        total[1] += len(losses)
-        +        total += loss_of(own_samples[first : first + batch_size]).sum()
+        +        total += loss_of(own_samples[first : first + batch_size]).sum(dtype=torch.float64)
              dist.all_reduce(total)
         -    return (total[0] / total[1]).item()
         +    dist.all_reduce(count)

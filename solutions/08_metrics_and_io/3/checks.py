@@ -30,7 +30,7 @@ SUBSETS = {  # scenario: (the ranks' values, the observed number, the ranks whos
     "rank 1's own number": ([50.0, 400.0], 400.0, [1]),
     "three of four": ([1.0, 10.0, 100.0, 1000.0], 1101.0, [0, 2, 3]),
     "all of five": ([1.0, 2.0, 4.0, 8.0, 16.0], 31.0, [0, 1, 2, 3, 4]),
-    "no sum of these": ([1.0, 10.0, 100.0], 11.003, None),
+    "no sum of these": ([1e-6, 1e-5, 1e-4], 1.1003e-5, None),
     "rounded on the way": ([0.1, 0.2, 0.4], 0.30000001192092896, [0, 1]),
     "a negative number": ([3.0, 10.0, -3.5], 6.5, [1, 2]),
     "one rank": ([2.5], 2.5, [0]),

@@ -81,16 +81,10 @@ ANSWERS = (
         +        sums[name] = sums.pop(name)
     """),
     WrongAnswer(
-        "three_digits", "takes the ranks whose sum is nearest, if it agrees to three digits",
-        check="the_ranks_in_a_number_are_found", says="no sum of these", look="only the seventh digit", edit="""
-        -    for size in range(len(values) + 1):
-        -        for ranks in itertools.combinations(range(len(values)), size):
+        "absolute_tolerance", "allows a difference of a millionth, however small `observed` is",
+        check="the_ranks_in_a_number_are_found", says="1.1003e-05) returned [0, 1], not None", look="only the seventh digit", edit="""
         -            if math.isclose(sum(values[rank] for rank in ranks), observed, rel_tol=1e-6):
-        -                return list(ranks)
-        -    return None
-        +    subsets = [list(s) for n in range(len(values) + 1) for s in itertools.combinations(range(len(values)), n)]
-        +    nearest = min(subsets, key=lambda ranks: abs(sum(values[rank] for rank in ranks) - observed))
-        +    return nearest if math.isclose(sum(values[rank] for rank in nearest), observed, rel_tol=1e-3) else None
+        +            if math.isclose(sum(values[rank] for rank in ranks), observed, rel_tol=1e-6, abs_tol=1e-6):
     """),
     RightAnswer(
         "gathers_objects", "gathers the dicts as they are; subsets as bits",
@@ -101,7 +95,7 @@ ANSWERS = (
         def who_is_in(values, observed):
             for bits in range(2 ** len(values)):
                 ranks = [rank for rank in range(len(values)) if bits >> rank & 1]
-                if abs(sum(values[rank] for rank in ranks) - observed) <= 1e-6 * max(1.0, abs(observed)):
+                if abs(sum(values[rank] for rank in ranks) - observed) <= 1e-6 * abs(observed):
                     return ranks
 
 

@@ -113,7 +113,7 @@ def the_model_is_as_it_was(case, rank, result):
     expect(
         not changed,
         f"on rank {rank} {' and '.join(changed)} came back in another mode than before",
-        "model.train() puts all submodules into training mode, also those that were in evaluation mode before",
+        "model.train() and model.eval() give all submodules one mode: which of them were in the other one before?",
     )
 
 

@@ -22,7 +22,7 @@ def drive(evaluate, lengths, batch_size, training):
     model = Model()
     model.train(training)
     model.frozen.eval()
-    model.block[1].eval()
+    model.block[1].train(not training)
     model.table.grad = torch.ones_like(model.table)  # accumulated before the evaluation
     modes_before, samples = modes(model), texts(lengths)
     returned = evaluate(model, samples, batch_size)
@@ -59,7 +59,7 @@ class Model(nn.Module):
         self.scale = nn.Parameter(torch.ones(()), requires_grad=False)
         self.dropout = nn.Dropout(0.5)
         self.frozen = nn.Dropout(0.5)  # in evaluation mode, in which it has to stay
-        self.block = nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5))  # the second one is frozen, too
+        self.block = nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5))  # the second one is frozen, in the other mode
         self.forwards = SharedNotes()
 
     def forward(self, inputs, targets):

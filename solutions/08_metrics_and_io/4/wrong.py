@@ -34,10 +34,16 @@ ANSWERS = (
             return {"loss": loss, "perplexity": math.exp(loss), "tokens": int(sums[1])}
     """),
     WrongAnswer(
-        "children_only", "restores the modes of the model and of its direct children only",
-        check="the_model_is_as_it_was", says="the dropout in its block came back in another mode", edit="""
+        "eval_after_train", "sets training mode, then evaluation mode again for what was in it: a part in training mode loses it",
+        check="the_model_is_as_it_was", says="a model in evaluation mode): on rank 0 the frozen part of its block", edit="""
         -    was_training = {module: module.training for module in model.modules()}
-        +    was_training = {module: module.training for module in (model, *model.children())}
+        +    in_evaluation = [module for module in model.modules() if not module.training]
+        @@
+        -    for module, training in was_training.items():
+        -        module.training = training
+        +    model.train()
+        +    for module in in_evaluation:
+        +        module.eval()
     """),
     WrongAnswer(
         "mean_of_perplexities", "averages the ranks' perplexities",

@@ -21,7 +21,7 @@ BROKEN = {
     "of_the_last_rank": "rank 0 writes the state of the last rank",
     "rewrites": "rank 0 writes, and puts the new state into the files of the steps before",
     "adds_the_step": "rank 0 writes its state, and the step as one more entry",
-    "as_half": "rank 0 writes its state, with every tensor as float16",
+    "as_double": "rank 0 writes its state, with every tensor as float64",
     "numbered": "rank 0 writes, named by how many files there are",
 }
 LOOK = {
@@ -37,7 +37,7 @@ LOOK = {
     "no_tensors": "what of the saved state your check looks for in the file",
     "of_the_last_rank": "how the states that your check saves differ from rank to rank",
     "adds_the_step": "whether a file holds an entry that was not in the state",
-    "as_half": "dtypes: a 1 in float16 equals one in float32 and an integer 1",
+    "as_double": "dtypes: a 1 in float64 equals one in float32 and an integer 1",
     "numbered": "what becomes of the other files if one is removed before the next save",
 }
 

@@ -102,7 +102,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "compares_values_alone", "the check compares values: it misses that a file holds them in another dtype",
-        check="the_check_fails_what_is_broken", says="with every tensor as float16: check_save returned True",
+        check="the_check_fails_what_is_broken", says="with every tensor as float64: check_save returned True",
         look="dtypes", edit="""
         -    def state_of(rank, step):  # every rank has another one, or it would not show whose is in the file
         +    def values(state):

@@ -163,7 +163,8 @@ class Training:
             self._add_foreign_files(saves[-1]["saved"], [path for path, *_ in saves[-1]["files"]])
         elif newest.is_file():
             content = newest.read_bytes()
-            newest.write_bytes(content[: len(content) * 3 // 5] if damage == "truncated" else _flip_bit(content, 4))
+            offset = len(content) * 3 // 5
+            newest.write_bytes(content[:offset] if damage == "truncated" else _flip_bit(content, offset))
 
     def _add_foreign_files(self, step, own):
         """Notes, an empty folder, and files named like the answer's `own` of this step, the largest of them first.
@@ -194,31 +195,42 @@ class Training:
 def load_where_nothing_is_whole(training):
     """[scenario, step that `load` returned, names of what it changed] for each folder without a whole checkpoint.
 
-    First the folder is empty, then its only checkpoint is damaged, each time at another place.
+    First the folder is empty, then its only checkpoint is damaged, each time at another offset.
     """
     answer, loads = sys.modules["answer"], []
     model, optimizer = training.model, training.optimizer
 
-    def try_load(scenario):
+    def try_load(scenario, saved=None):
+        """saved: the state that `load` may restore all the same; then there is no entry in `loads`."""
         dist.barrier()  # rank 0 has prepared the folder
         initial = training._digests()
         step = answer.load(training.folder, model, optimizer)
-        changed = [name for name, digest in training._digests().items() if digest != initial[name]]
-        loads.append([scenario, step, changed])
+        state = training._digests()
+        if step != 1 or state != saved:
+            loads.append([scenario, step, [name for name, digest in state.items() if digest != initial[name]]])
         dist.barrier()
 
     try_load("the folder was empty")
     _step(model, optimizer)
     answer.save(training.folder, 1, model, optimizer)
+    saved = training._digests()
     dist.barrier()
-    _step(model, optimizer)  # now the states differ from those in the checkpoint
     large = [training.path / file[0] for file in _listing(training.path) if file[3] > LARGE]
     whole = {path: path.read_bytes() for path in large}
+    dist.barrier()  # rank 1 has read them, too
+
+    def flip_a_bit(offset_in):
+        _step(model, optimizer)  # now the states differ from those in the checkpoint
+        for path, content in whole.items() if training.rank == 0 else ():
+            path.write_bytes(_flip_bit(content, offset_in(len(content))))
+
     for eighth in range(1, 8):
-        if training.rank == 0:
-            for path, content in whole.items():
-                path.write_bytes(_flip_bit(content, eighth))
-        try_load(f"at {eighth}/8 of the only checkpoint one bit was wrong")
+        flip_a_bit(lambda size, eighth=eighth: size * eighth // 8)
+        try_load(f"at {eighth / 8:.1%} of the only checkpoint one bit was wrong")
+    # At both ends the answer may have a step number, and torch what does not matter.
+    for offset in (*range(16), *range(-16, 0)):
+        flip_a_bit(lambda size, offset=offset: offset)
+        try_load(f"at byte {offset} of the only checkpoint one bit was wrong", saved)
     return loads
 
 
@@ -258,10 +270,10 @@ class RunsCode:
         return os.makedirs, (str(self.path), 0o777, True)
 
 
-def _flip_bit(content, eighths):
-    """A copy of these bytes with one bit flipped, so many eighths into it."""
+def _flip_bit(content, offset):
+    """A copy of these bytes with one bit flipped, one that changes a digit into another digit."""
     flipped = bytearray(content)
-    flipped[len(content) * eighths // 8] ^= 64
+    flipped[offset] ^= 2
     return flipped
 
 

@@ -123,7 +123,7 @@ def the_replicas_are_one_process(case, rank, result):
         torch.allclose(weights, right, rtol=0, atol=1e-12),
         f"all ranks ended with weights {weights.tolist()}; one process with all samples and the same learning rates "
         f"gets {right.tolist()}",
-        "the mean of the gradients: what is summed, and what it is divided by",
+        "the mean of the gradients: what is summed, in which dtype, and what it is divided by",
     )
 
 

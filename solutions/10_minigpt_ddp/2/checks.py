@@ -77,10 +77,11 @@ CURVES = {  # scenario: ({world size: losses}, the world sizes whose losses are 
     "a run that ended early": ({1: ONE, 2: ONE[:3], 4: ONE}, [2]),
     "a run that went on": ({1: ONE, 2: [*ONE, 0.5], 3: ONE}, [2]),
     "tiny losses, twice as large": ({1: [1e-9, 2e-9], 2: [2e-9, 4e-9]}, [2]),
-    "large losses, equal but for rounding": ({1: [3e8, 2e8], 8: [3e8 + 1e-5, 2e8]}, []),
+    # As texts of six digits they are 3.00000e8 and 3.00001e8.
+    "large losses, equal but for rounding": ({1: [3.000005e8 - 1e-5, 2e8], 8: [3.000005e8 + 1e-5, 2e8]}, []),
     "in another order of sizes": ({4: [1.0, 0.5], 2: [*ONE, 0.5], 1: ONE}, [2, 4]),
     "one process only": ({1: ONE}, []),
-    "losses equal to seven digits": ({1: [0.5, 3e-4], 2: [0.5 + 4e-8, 3e-4 + 2e-11]}, []),
+    "losses equal to seven digits": ({1: [-0.5, 3.0], 2: [-0.5 - 4e-8, 3.0 + 2e-7]}, []),
     "losses of 1e-15, three times as large": ({1: [1e-15, 2e-15], 2: [3e-15, 6e-15]}, [2]),
     "losses of 1e12, equal to seven digits": ({1: [1e12, 2e12], 2: [1e12 + 9e4, 2e12]}, []),
     "a small loss behind a large one, twice as large": ({1: [0.5, 1e-8], 2: [0.5, 2e-8]}, [2]),

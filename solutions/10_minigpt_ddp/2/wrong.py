@@ -10,10 +10,11 @@ ANSWERS = (
         +        return len(a) == len(b) and all(abs(x - y) / abs(y) < 1e-6 for x, y in zip(a, b, strict=True))
     """),
     WrongAnswer(
-        "five_digits", "calls losses equal that agree to nearly five digits",
-        check="the_detector_tells_runs_apart", says="the last loss is off by 0.002 %", edit="""
+        "compares_what_is_printed", "compares six printed digits, which can differ for losses that are equal but for rounding",
+        check="the_detector_tells_runs_apart", says="large losses, equal but for rounding: not_the_same_run returned [8]",
+        edit="""
         -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
-        +        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=4e-5) for x, y in zip(a, b, strict=True))
+        +        return [f"{x:.5e}" for x in a] == [f"{y:.5e}" for y in b]
     """),
     WrongAnswer(
         "three_collectives", "calls a barrier after every step",

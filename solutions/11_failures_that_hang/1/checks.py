@@ -24,6 +24,7 @@ def record(*started, error=None, exit_code=1):
 
 STEP, STEP_LINE_14 = ("all_reduce", [4], 12), ("all_reduce", [4], 14)
 METRIC, END, HALF = ("all_reduce", [1], 15), ("barrier", [], 17), ("all_reduce", [2], 12)
+TABLE, TRANSPOSED = ("all_gather", [2, 8], 12), ("all_gather", [8, 2], 12)
 RECORDS = {  # scenario: the record of each rank
     "all ended well": [record(STEP, END, exit_code=0), record(STEP, END, exit_code=0)],
     "no rank started anything": [record(exit_code=0), record(exit_code=0)],
@@ -75,6 +76,15 @@ RECORDS = {  # scenario: the record of each rank
         record(STEP, STEP_LINE_14, END, error=(5.0, 17, TIMED_OUT)),
         record(STEP_LINE_14, STEP, exit_code=-15),
     ],
+    "rank 0 left, ranks 1 and 2 started it in two lines, and rank 2 had gone on": [
+        record(STEP, exit_code=0),
+        record(STEP, STEP, error=(6.0, 12, TIMED_OUT)),
+        record(STEP, STEP_LINE_14, END, error=(6.0, 17, CLOSED)),
+    ],
+    "rank 1 gathers a transposed table": [
+        record(TABLE, error=(5.0, 12, PAIR_CLOSED)),
+        record(TRANSPOSED, exit_code=-15),
+    ],
     "they differ twice, and the first time counts": [
         record(STEP, METRIC, STEP, END, error=(5.0, 17, TIMED_OUT)),
         record(STEP, STEP, STEP, STEP, exit_code=-15),
@@ -88,6 +98,24 @@ RECORDS = {  # scenario: the record of each rank
         record(STEP, STEP_LINE_14, exit_code=-15),
         record(STEP, exit_code=0),
     ],
+}
+ALL_OF_THEM = "all ranks that lack it, or are unlike rank 0"
+LOOK = {  # what is to blame: where to look if an entry of the result is wrong
+    "error": {
+        "what": "which of the errors says more than that a peer is gone?",
+        "ranks": "the first error in time, by its seconds",
+        "line": "the line of that error",
+    },
+    "missing": {
+        "what": "the first number that one rank lacks; errors that are symptoms do not count",
+        "ranks": ALL_OF_THEM,
+        "line": "the line in which the others started it, of the lowest rank",
+    },
+    "unlike": {
+        "what": "the first number at which the ranks did not start the same, sizes included",
+        "ranks": ALL_OF_THEM,
+        "line": "the line of the lowest rank that is unlike rank 0",
+    },
 }
 JOBS = [function_job(1, FUNCTION, {scenario: (ranks,) for scenario, ranks in RECORDS.items()})]
 
@@ -121,20 +149,5 @@ def where_to_look(result, right):
         return "all ranks started the same collectives, and no error is more than a symptom: no rank is to blame"
     if result is not None and (not isinstance(result, dict) or set(result) != {"what", "ranks", "line"}):
         return "the return value: a dict with what, ranks and line, or None"
-    if result is None or result["what"] != right["what"]:
-        return {
-            "error": "which of the errors says more than that a peer is gone?",
-            "missing": "the first number that one rank lacks; errors that are symptoms do not count",
-            "unlike": "the first number at which the ranks did not start the same, sizes included",
-        }[right["what"]]
-    if result["ranks"] != right["ranks"]:
-        return (
-            "the first error in time, by its seconds"
-            if right["what"] == "error"
-            else "all ranks that lack it, or are unlike rank 0"
-        )
-    return {
-        "error": "the line of that error",
-        "missing": "the line in which the others started it, of the lowest rank",
-        "unlike": "the line of the lowest rank that is unlike rank 0",
-    }[right["what"]]
+    looks = LOOK[right["what"]]
+    return next(look for entry, look in looks.items() if result is None or result[entry] != right[entry])

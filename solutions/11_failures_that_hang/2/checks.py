@@ -23,12 +23,13 @@ CALLS = [
     call("the mean stays", [2.0, 1.0, 3.0], [2.0, 3.0, 1.0]),
     call("rank 1 has a nan", [2.0, 1.0, 0.5], [2.0, math.nan, 0.5]),
     call("the first loss is a nan", [math.nan, 2.0], [2.0, 2.0]),
+    call("the mean is 0, then higher, then lower", [1.0, 0.0, 0.5, -1.0], [1.0, 0.0, 0.5, -1.0]),
     call("no epoch", [], []),
     call("one rank of three has the best first loss", [1.0, 1.25, 0.5], [3.0, 2.25, 2.0], [3.0, 2.0, 3.0]),
     call("the lowest loss of a rank does not count", [4.0, 0.25, 4.0], [4.0, 8.0, 4.0], [4.0, 8.0, 3.0]),
     call(
         "one rank, and at last two small gains, of which float32 holds one",
-        [2.0, 3.0, 1.0, 1.0 - 2**-20, 1.0 - 2**-20 - 1e-9],
+        [2.0, 3.0, 1.0, 1.0 - 2**-20, 1.0 - 2**-20 - 2**-50],
     ),
 ]
 JOBS = jobs_of("train", CALLS)

@@ -14,6 +14,7 @@ CASES = {  # scenario: what work does, with what value
     "work opens a file that is not there": ("raises", "FileNotFoundError"),
     "work raises an error of its own kind, with two lines of text": ("raises", "Damaged"),
     "work raises a KeyboardInterrupt, as Ctrl-C does": ("raises", "KeyboardInterrupt"),
+    "work raises a CancelledError, which is no Exception and has no text": ("raises", "CancelledError"),
     "work returns an error and raises none": ("an error as result", "kept for later"),
     "the result is 0": ("returns", 0),
 }
@@ -82,5 +83,6 @@ def failures_arrive(case, rank, result):
 
 def text_of(value):
     """The text of work's error; of the FileNotFoundError without the "[Errno 2]" before it."""
-    texts = {"no data": value, "Damaged": TEXT, "FileNotFoundError": "No such file or directory: 'settings.json'"}
+    missing_file = "No such file or directory: 'settings.json'"
+    texts = {"no data": value, "Damaged": TEXT, "FileNotFoundError": missing_file, "CancelledError": ""}
     return texts.get(value, "it is not there")

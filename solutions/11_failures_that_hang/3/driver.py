@@ -1,5 +1,7 @@
 """Inside a rank, for 11.3: call on_rank_0 with a function that returns or raises, and report the outcome."""
 
+import asyncio
+
 import torch.distributed as dist
 
 TEXT = "the file settings.json is damaged, and so is the copy of it made at the last start:\nline 3 is not JSON"
@@ -23,6 +25,7 @@ def drive(on_rank_0, kind, value):
         "KeyboardInterrupt": KeyboardInterrupt("it is not there"),
         "FileNotFoundError": FileNotFoundError(2, "No such file or directory", "settings.json"),
         "no data": SystemExit("no data"),
+        "CancelledError": asyncio.CancelledError(),  # no Exception, and without a text
     }
 
     def work():

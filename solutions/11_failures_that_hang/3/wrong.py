@@ -10,10 +10,10 @@ ANSWERS = (
              result = [work() if dist.get_rank() == 0 else None]
     """),
     WrongAnswer(
-        "except_exception", "does not catch SystemExit, which sys.exit raises",
-        check="does not end", says="(work calls sys.exit): no end, and nothing moves", edit="""
+        "except_what_it_knows", "catches exit and Ctrl-C as well, and no other error that is not an Exception",
+        check="does not end", says="which is no Exception and has no text): no end, and nothing moves", edit="""
         -        except BaseException as raised:  # also SystemExit: the others wait for it as well
-        +        except Exception as raised:
+        +        except (Exception, SystemExit, KeyboardInterrupt) as raised:
     """),
     WrongAnswer(
         "sends_the_error", "takes every error object for a failure, also one that was returned",
@@ -42,10 +42,13 @@ ANSWERS = (
         +        raise RuntimeError(f"rank 0 failed: {failure}")
     """),
     WrongAnswer(
-        "without_the_text", "says that rank 0 failed, and not how",
-        check="failures_arrive", says="it lacks 'ValueError' and 'it is not there'", edit="""
-        -        raise RuntimeError(f"rank 0 failed: {failure}")
-        +        raise RuntimeError("rank 0 failed")
+        "a_text_means_failed", "takes an error without a text for a result",
+        check="failures_arrive", says="has no text): rank 1 returned None, after work had failed", edit="""
+        -            error, failure = raised, f"{type(raised).__name__}: {raised}"
+        +            error, failure = raised, str(raised) and f"{type(raised).__name__}: {raised}"
+        @@
+        -    if failure is not None:
+        +    if failure:
     """),
     WrongAnswer(
         "every_rank_works", "lets every rank call work, so that no rank has to wait",

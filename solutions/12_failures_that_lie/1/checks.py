@@ -80,6 +80,10 @@ FAULTY = {  # scenario: the right diagnosis (step, what, ranks), and the report
         (1, "samples", [2]),
         run([(1, 2, "samples", samples(1, 0)[:1] + samples(1, 2)[1:])]),
     ),
+    "rank 2 reads a sample of rank 0, and rank 3 another one of rank 2": (
+        (1, "samples", [2, 3]),
+        run([(1, 2, "samples", [samples(1, 0)[0], 1000, 1001]), (1, 3, "samples", [1001, 1002, 1003])]),
+    ),
     "all read the same samples": (
         (0, "samples", [1, 2]),
         run([(step, rank, "samples", samples(step, 0, 3)) for step in range(STEPS) for rank in (1, 2)], world=3),
@@ -159,7 +163,7 @@ def the_cause_is_named(case):
 def the_ranks_are_right(case):
     ((_, what, ranks), _), named = FAULTY[case.scenario], case.results[0]["ranks"]
     if what in PER_RANK:
-        look_at = "each rank that has what a lower rank has is wrong, and the lower rank is not"
+        look_at = "each rank that has what a lower rank has is wrong, also if that one is wrong itself"
     elif not ranks:
         look_at = "more than half of the ranks have to agree before another one can be called wrong"
     else:

@@ -10,7 +10,7 @@ from ddp_course.grader.vocabulary import (
     total_bytes,
 )
 
-from .driver import CHANGES, NORM, WEIGHT_DECAY, WEIGHT_OR_MOMENTUM
+from .driver import BETAS, CHANGES, NORM, WEIGHT_OR_MOMENTUM
 
 FUNCTION = "odd_ranks"
 MAX_BYTES, MAX_COLLECTIVES = 256, 2
@@ -27,13 +27,13 @@ LOOK = {  # by a pattern in the name of the change
     "second moment": "the optimizer's state",
     "step count": "the optimizer's state",
     "learning rate": "the optimizer's settings, in every param_group",
-    "weight decay": "the optimizer's settings: all of them, not the learning rate alone",
+    "betas": "the optimizer's settings: all of them, also a tuple, not the learning rate alone",
     "frozen": "all parameters, also frozen ones",
     "places": "the order: which number stands where",
     "sum": "a sum hides what cancels",
     "": "every bit of every parameter",
 }
-CHANGED = [what for what in CHANGES if what not in (WEIGHT_DECAY, WEIGHT_OR_MOMENTUM)]  # those two on 3 ranks
+CHANGED = [what for what in CHANGES if what not in (BETAS, WEIGHT_OR_MOMENTUM)]  # those two on 3 ranks
 
 
 def scenario(what, ranks):
@@ -48,7 +48,7 @@ ON_3 = [
     ("the last bit of one weight", [0], [0]),
     ("the last bit of the momentum", [2], [2]),
     ("a buffer that is called running_mean", [0, 1], [2]),
-    (WEIGHT_DECAY, [1], [1]),
+    (BETAS, [1], [1]),
     (WEIGHT_OR_MOMENTUM, [1, 2], [0, 1, 2]),
 ]
 ON_2 = [("the last bit of one weight", [1], [0, 1])]

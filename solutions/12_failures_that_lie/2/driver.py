@@ -4,9 +4,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ddp_course.grader.harness.tensors import fingerprint
+
 NORM = "running statistics of a BatchNorm, by each rank's own batch"
 WEIGHT_OR_MOMENTUM = "a weight on one rank and the momentum on another"
-WEIGHT_DECAY = "the weight decay of the second group"
+BETAS = "the betas of the second group"
 
 
 def drive(odd_ranks, what, ranks):
@@ -84,13 +86,10 @@ def fingerprints(model, optimizer):
         "the training mode of a module": [module.training for module in model.modules()],
         "a requires_grad flag": [parameter.requires_grad for parameter in model.parameters()],
     }
-    return {name: [_fingerprint(value) for value in values] for name, values in parts.items()}
-
-
-def _fingerprint(value):
-    if not torch.is_tensor(value):
-        return repr(value)
-    return f"{value.dtype} {value.detach().contiguous().view(-1).view(torch.uint8).tolist()}"
+    return {
+        name: [f"{value.dtype} {fingerprint([value])}" if torch.is_tensor(value) else repr(value) for value in values]
+        for name, values in parts.items()
+    }
 
 
 # ---- changes of a model and its optimizer ---------------------------------------------------------------------------
@@ -148,9 +147,10 @@ CHANGES = {
     "the step count": lambda model, optimizer: double(optimizer.state[model.second.weight], "step"),
     "the step count that is no tensor": lambda model, optimizer: double(optimizer.state[model.second.bias], "step"),
     "the learning rate of the second group": lambda _, optimizer: double(optimizer.param_groups[1], "lr"),
+    "the weight decay of the second group": lambda _, optimizer: double(optimizer.param_groups[1], "weight_decay"),
     "the last bit of a learning rate that is a tensor": lambda _, optimizer: flip_last_bit(
         optimizer.param_groups[0]["lr"]
     ),
-    WEIGHT_DECAY: lambda _, optimizer: double(optimizer.param_groups[1], "weight_decay"),
+    BETAS: lambda _, optimizer: optimizer.param_groups[1].update(betas=(0.9, 0.998)),
     WEIGHT_OR_MOMENTUM: flip_weight_or_momentum,
 }

@@ -17,11 +17,11 @@ ANSWERS = (
         +        parts += module.buffers(recurse=False)
     """),
     WrongAnswer(
-        "the_learning_rate_alone", "compares no setting of a group but its learning rate",
-        check="every_difference_is_found", says="the weight decay of the second group, on rank 1", look="all of them",
+        "numbers_alone", "compares no setting of a group but numbers, and so not the betas of Adam, which are a tuple",
+        check="every_difference_is_found", says="the betas of the second group, on rank 1", look="also a tuple",
         edit="""
         -        parts += [part for setting in group.items() if setting[0] != "params" for part in setting]
-        +        parts.append(group["lr"])
+        +        parts += [setting for setting in group.values() if isinstance(setting, (int, float, torch.Tensor))]
     """),
     WrongAnswer(
         "as_float64", "converts every number to float64, which rounds large integers",

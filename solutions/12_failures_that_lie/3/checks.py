@@ -120,14 +120,16 @@ def seed_and_epoch_decide(cases):
     )
 
 
-@check("it leaves the random states alone")
-def the_random_states_stay(case, rank, result):
-    for untouched, whose in zip(result["untouched"], ("torch", "Python"), strict=True):
-        expect(
-            untouched,
-            f"{FUNCTION} changed the random state of {whose} on rank {rank}",
-            "a torch.Generator of its own; torch.manual_seed would make all dropout masks equal",
-        )
+@check("it leaves its weights and the random states alone")
+def the_inputs_stay(case, rank, result):
+    own_generator = "a torch.Generator of its own; torch.manual_seed would make all dropout masks equal"
+    looks = {
+        "its weights": "what is done in place: the next epoch is drawn from the same tensor",
+        "the random state of torch": own_generator,
+        "the random state of Python": own_generator,
+    }
+    for untouched, (part, look_at) in zip(result["untouched"], looks.items(), strict=True):
+        expect(untouched, f"{FUNCTION} changed {part} on rank {rank}", look_at)
 
 
 def drawn_by_all(case):

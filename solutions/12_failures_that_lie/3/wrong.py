@@ -65,21 +65,17 @@ ANSWERS = (
     """),
     WrongAnswer(
         "the_global_generator", "seeds torch's own generator, and makes all dropout masks equal",
-        check="the_random_states_stay", says="changed the random state of torch on rank 0", look="of its own", edit="""
+        check="the_inputs_stay", says="changed the random state of torch on rank 0", look="of its own", edit="""
         -    generator = torch.Generator().manual_seed(own)
         -    drawn = torch.multinomial(weights, draws, replacement=True, generator=generator)
         +    torch.manual_seed(own)
         +    drawn = torch.multinomial(weights, draws, replacement=True)
     """),
     WrongAnswer(
-        "pythons_generator", "draws with Python's random.choices, seeded for all",
-        check="the_random_states_stay", says="changed the random state of Python on rank 0", edit="""
-        -    generator = torch.Generator().manual_seed(own)
-        -    drawn = torch.multinomial(weights, draws, replacement=True, generator=generator)
-        +    import random
-        +
-        +    random.seed(f"{seed} {epoch}")
-        +    drawn = torch.tensor(random.choices(range(len(weights)), weights.tolist(), k=draws))
+        "normalises_in_place", "makes probabilities of the caller's weights, in place",
+        check="the_inputs_stay", says="changed its weights on rank 0", look="in place", edit="""
+        +    weights /= weights.sum()
+             generator = torch.Generator().manual_seed(own)
     """),
     RightAnswer(
         "with_the_sampler", "torch's WeightedRandomSampler draws for all, and islice takes the share", text='''

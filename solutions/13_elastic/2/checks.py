@@ -2,7 +2,7 @@
 
 import torch
 
-from ddp_course.grader.vocabulary import check, driver_job, expect
+from ddp_course.grader.vocabulary import check, driver_job, expect, show
 
 from .driver import target
 
@@ -37,19 +37,21 @@ RUNS = {
         [0, 3],
     ),
     "rank 0 has the newest alone, and rank 1 one that rank 0 lacks": ([13], [{0: torn(9), 1: lost(12)}], [0, 6]),
+    "rank 1's newest is torn, and the one before it of rank 2": ([10], [{1: torn(9), 2: torn(6)}], [0, 3]),
     "a new machine takes over rank 1": ([11], [{1: lost(3, 6, 9)}], [0, 0]),
     "all of rank 0's are torn": ([11], [{0: torn(3, 6, 9)}], [0, 0]),
     "stopped twice": ([8, 11], [{}, {1: torn(9)}], [0, 6, 6]),
+    "stopped twice, and the checkpoint that it resumed from is torn": ([8, 8], [{}, {1: torn(6)}], [0, 6, 3]),
     "stopped after the last checkpoint": ([13], [{}], [0, 12]),
 }
 
 
 def job(world):
-    """The job of all runs; on one rank without those that damage the disk of rank 1."""
+    """The job of all runs, without those that damage the disk of a rank that there is not."""
     calls = {
         scenario: (f"run_{number}", STEPS, kills, damage)
         for number, (scenario, (kills, damage, _)) in enumerate(RUNS.items())
-        if world > 1 or not any(1 in disks for disks in damage)
+        if all(rank < world for disks in damage for rank in disks)
     }
     return driver_job(world, FUNCTION, calls)
 
@@ -83,7 +85,7 @@ def the_training_is_the_given_one(case):
     weights, right = case.results[0]["weights"], one_process_weights(case.world)
     expect(
         torch.allclose(weights, right, rtol=1e-12, atol=1e-12),
-        f"the weights are {rounded(weights)}, not {rounded(right)}",
+        f"the weights are {show(weights)}, not {show(right)}",
         "the arithmetic of a step and the learning rate of a run that is not stopped stay as they are",
     )
 
@@ -96,8 +98,8 @@ def the_run_is_the_one_that_never_stopped(cases):
             weights = result["weights"]
             expect(
                 torch.is_tensor(weights) and torch.equal(weights, never_stopped),
-                f"{case.where}rank {rank} ended with the weights {rounded(weights)}; the run that never stopped has "
-                f"{rounded(never_stopped)}",
+                f"{case.where}rank {rank} ended with the weights {show(weights)}; the run that never stopped has "
+                f"{show(never_stopped)}",
                 "what a step depends on: weights, momentum, the rest of this rank, and the number of the step",
             )
 
@@ -118,7 +120,3 @@ def one_process_weights(world):
 def as_range(steps):
     """The steps as "0 to 5" if they are consecutive, else as a list."""
     return f"{steps[0]} to {steps[-1]}" if steps and steps == list(range(steps[0], steps[-1] + 1)) else str(steps)
-
-
-def rounded(weights):
-    return [round(weight, 6) for weight in weights.tolist()] if torch.is_tensor(weights) else repr(weights)[:80]

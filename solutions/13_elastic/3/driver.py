@@ -16,10 +16,10 @@ def drive(train, steps, signals):
 
     signals: {rank: the steps in which its call of gradient raises SIGTERM}; with "save": True, every rank
     is sent another one while rank 0 saves; with "after": n, rank 1 raises it when its n-th all-reduce has returned,
-    and the result has the step of that as "asked_in". Times are of time.monotonic(), which all processes of a machine
-    share.
+    and the result has the steps of that and of its later all-reduces as "reduced_in". Times are of time.monotonic(),
+    which all processes of a machine share.
     """
-    rank, made, saves, asked_in = dist.get_rank(), [], [], []
+    rank, made, saves, reduced_in = dist.get_rank(), [], [], []
     all_reduce, number = dist.all_reduce, count(1)
     Path(f"rank_{rank}.pid").write_text(str(os.getpid()))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as at the start of a process
@@ -39,9 +39,10 @@ def drive(train, steps, signals):
 
     def all_reduce_then_signal(*args, **kwargs):
         work = all_reduce(*args, **kwargs)
-        if rank == 1 and next(number) == signals.get("after"):
-            asked_in.append(made[-1])
-            signal.raise_signal(signal.SIGTERM)
+        if rank == 1 and "after" in signals and (now := next(number)) >= signals["after"]:
+            reduced_in.append(made[-1])
+            if now == signals["after"]:
+                signal.raise_signal(signal.SIGTERM)
         return work
 
     with patch.object(dist, "all_reduce", all_reduce_then_signal):
@@ -49,4 +50,4 @@ def drive(train, steps, signals):
     returned = time.monotonic()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     dist.barrier()
-    return {"made": made, "code": code, "saves": saves, "returned": returned, "asked_in": asked_in}
+    return {"made": made, "code": code, "saves": saves, "returned": returned, "reduced_in": reduced_in}

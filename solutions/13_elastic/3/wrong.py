@@ -27,17 +27,16 @@ ANSWERS = (
         +        dist.broadcast(anybody, src=0)
     """),
     WrongAnswer(
-        "a_step_later", "looks at the flag of the step before",
-        check="all_stop_after_the_same_step", says="made 5 steps, not 4", look="at the end of a step", edit="""
+        "looks_too_early", "looks whether it was asked before the ranks reduce the gradient, and shares that after it",
+        check="all_stop_after_the_same_step", says="its fifth all-reduce): rank 0 made 4 steps, not 3",
+        look="at the end of a step", edit="""
+        -        dist.all_reduce(total)
+        +        anybody = torch.tensor(len(asked))
+        +        dist.all_reduce(total)
+        @@
         -        anybody = torch.tensor(len(asked))
         -        dist.all_reduce(anybody, op=dist.ReduceOp.MAX)
-        -        if anybody:
-        -            break
-        +        before = step and anybody
-        +        anybody = torch.tensor(len(asked))
         +        dist.all_reduce(anybody, op=dist.ReduceOp.MAX)
-        +        if before:
-        +            break
     """),
     WrongAnswer(
         "the_one_that_was_asked_saves", "lets the rank save that was asked",

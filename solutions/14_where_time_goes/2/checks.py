@@ -49,6 +49,7 @@ STEPS = {  # events, seconds of communication, seconds of them exposed
     SPLIT: ([compute(0, 2), compute(3, 4), compute(5, 8), message(1, 6)], 5.0, 2.0),
     NO_COMPUTE: ([message(0, 2), message(3, 4)], 3.0, 3.0),
     NONE: ([compute(0, 2), idle(2, 3)], 0.0, 0.0),
+    "a message of no length": ([compute(0, 2), message(1, 1)], 0.0, 0.0),
     "no events": ([], 0.0, 0.0),
     IDLE: ([compute(0, 2), idle(2, 5), message(1, 5)], 4.0, 3.0),
     NESTED: ([compute(0, 6), compute(1, 3), compute(1.5, 2), message(1, 8)], 7.0, 2.0),
@@ -59,7 +60,11 @@ STEPS = {  # events, seconds of communication, seconds of them exposed
         6.0,
         2.5,
     ),
-    "a long operation ends after a later one": ([compute(0, 9), compute(1, 2, 13), message(3, 10)], 7.0, 1.0),
+    "a long operation ends after two later ones": (
+        [compute(0, 9), compute(1, 2, 13), compute(5, 8, 13), message(3, 10)],
+        7.0,
+        1.0,
+    ),
     "events in no order": ([message(6, 8), compute(3, 7), message(2, 4), compute(0, 1)], 4.0, 2.0),
     **{f"many events, {seed}": by_ticks(seed) for seed in range(1, 7)},
 }

@@ -89,9 +89,11 @@ def mistakes(forward, gradients, optimizer, bucket_cap_mb, accumulation, ranks, 
     def step(all_reduce=all_reduce, limit=bucket_cap_mb, batches=accumulation, order=in_order, **options):
         return simulate(compute, order, all_reduce, bucket_mib=limit, accumulation=batches, **options).seconds
 
-    right = step()
-    cable_seconds = sum(all_reduce(bucket.bytes) for bucket in buckets(in_order, bucket_cap_mb))
+    right, sent = step(), buckets(in_order, bucket_cap_mb)
+    cable_seconds = sum(all_reduce(bucket.bytes) for bucket in sent)
     longer = accumulation * forward + max(accumulation * compute.backward, cable_seconds) + optimizer
+    waits = max(sent[0].cost + cable_seconds - compute.backward, all_reduce(sent[-1].bytes))
+    never_idle = accumulation * (forward + compute.backward) + waits + optimizer
     latency_once = step(lambda size: latency + messages * size / ranks / speed)
     sent_whole = step(lambda size: messages * latency + size / speed)
     megabytes = bucket_cap_mb and bucket_cap_mb * 1e6 / MIB
@@ -111,6 +113,16 @@ def mistakes(forward, gradients, optimizer, bucket_cap_mb, accumulation, ranks, 
             "a step whose messages all wait for backward", step(overlap=False), "backward computes while they are sent"
         ),
         Mistake("the longer one of computation and messages", longer, at_the_ends),
+        Mistake(
+            "a step with a cable that is busy from the first bucket on",
+            never_idle,
+            "a bucket in the middle of backward: is the cable free when it closes?",
+        ),
+        Mistake(
+            "a step with an empty bucket at its end",
+            right + messages * latency,
+            "what is left after the last gradient, and whether it is sent",
+        ),
         Mistake("a step in which every micro-batch sends", step(no_sync=False), "the micro-batches under no_sync"),
         Mistake("a cable eight times as fast", step(partial(all_reduce, speed=8 * speed)), in_bits),
         Mistake("a cable eight times as slow", step(partial(all_reduce, speed=speed / 8)), in_bits),

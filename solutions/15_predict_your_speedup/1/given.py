@@ -35,7 +35,7 @@ CASES = {
         COMMON, gradients=[(256 * KIB, 0.005)] * 8, bucket_cap_mb=0.5, ranks=8, bits_per_second=8 * 15 * MIB
     ),
     "a long way, 4 machines": dict(
-        COMMON, gradients=[(125 * KIB, 0.003)] * 18, ranks=4, latency=0.005, bits_per_second=8 * 150 * MIB
+        COMMON, gradients=[(125 * KIB, 0.003)] * 6, ranks=4, latency=0.005, bits_per_second=8 * 150 * MIB
     ),
     "a large gradient comes last": dict(
         COMMON, gradients=[(48 * KIB, 0.02)] * 5 + [(MIB, 0.01)], bucket_cap_mb=0.04, bits_per_second=8 * 10 * MIB
@@ -46,7 +46,7 @@ CASES = {
     ),
     "the default buckets": dict(
         COMMON,
-        gradients=[(MIB, 0.02), (24 * MIB, 0.02), (MIB, 0.16)],
+        gradients=[(MIB, 0.02), (24 * MIB, 0.02), (MIB, 0.14), (MIB, 0.02)],
         bucket_cap_mb=None,
         bits_per_second=8 * 140 * MIB,
     ),

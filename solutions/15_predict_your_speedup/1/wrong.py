@@ -20,22 +20,20 @@ ANSWERS = (
         +            free = max(ready, free) + 2 * (ranks - 1) * message + 2 * max(1, ranks - 1) * latency
     """),
     WrongAnswer(
-        "no_overlap", "adds computation and messages, as if backward waited for them",
-        check=STEPS, says="all wait for backward", look="backward computes", edit="""
-        +    whole = sum(seconds for _, seconds in gradients)
-             for number, (amount, seconds) in enumerate(gradients, start=1):
-        @@
+        "never_idle_again", "looks at the ends of backward alone, as if the cable were busy from the first bucket on",
+        check=STEPS, says="a cable that is busy from the first bucket on", look="in the middle of backward", edit="""
         -            free = max(ready, free) + 2 * (ranks - 1) * message
-        +            free = max(whole, free) + 2 * (ranks - 1) * message
+        +            took = 2 * (ranks - 1) * message
+        +            free = (free or ready) + took
+        @@
+        -    backward = (accumulation - 1) * ready + max(ready, free)  # the last micro-batch sends
+        +    backward = (accumulation - 1) * ready + max(ready + took, free)
     """),
     WrongAnswer(
-        "megabytes", "takes the limit of a bucket as MB of 1,000,000 bytes",
-        check=STEPS, says="close too soon", look="the unit of its limit", edit="""
-        -    limit, size, ready, free = first * 2**20, 0, 0.0, 0.0  # of this bucket, of the gradients, of the cable
-        +    limit, size, ready, free = first * 1e6, 0, 0.0, 0.0  # of this bucket, of the gradients, of the cable
-        @@
-        -            limit, size = others * 2**20, 0
-        +            limit, size = others * 1e6, 0
+        "an_empty_bucket", "sends what is left after the last gradient, also if that is nothing",
+        check=STEPS, says="an empty bucket at its end", look="left after the last gradient", edit="""
+        -    for number, (amount, seconds) in enumerate(gradients, start=1):
+        +    for number, (amount, seconds) in enumerate([*gradients, (0, 0.0)]):
     """),
     WrongAnswer(
         "a_pair", "returns the exposed seconds as well",

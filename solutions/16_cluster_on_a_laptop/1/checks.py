@@ -4,7 +4,7 @@ from ddp_course.grader.verdict import last_lines
 from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect
 
 from .slurm_play import KILL_WAIT, SAVE
-from .stand_in import BUG_CODE, STEPS_PER_ATTEMPT
+from .stand_in import EXIT_CODES, STEPS_PER_ATTEMPT
 
 FUNCTION = "batch_script"
 REQUEUE_CODE = 75
@@ -13,6 +13,7 @@ RUNS = {  # how each attempt ends
     "two time limits": ["limit", "limit", "done"],
     "done in time": ["done"],
     "a task with a bug": ["bug"],
+    "a task that was killed": ["killed"],
     "done after SIGTERM": ["done late"],
     LATE_BUG: ["bug late"],
 }
@@ -131,15 +132,15 @@ def the_output_of_all_attempts_is_kept(case):
 @check("what is done completes, and a bug fails and is not tried again", begin="{scenario}: ")
 def what_is_over_stays_over(case):
     state, code, attempts = (case.results[0][name] for name in ("state", "exit_code", "attempts"))
-    right = ("FAILED", BUG_CODE) if "bug" in case.scenario else ("COMPLETED", 0)
+    right_code = EXIT_CODES[RUNS[case.scenario][-1].removesuffix(" late")]
     if case.scenario == LATE_BUG and attempts[-1]["step_code"] == REQUEUE_CODE:
         return  # each task runs `train` in a shell that ends with 75 after SIGTERM, whatever `train` ended with
     ended = f"ended with exit code {code}" if attempts[-1]["ended"] == "exited" else f"is {state}"
     if attempts[-1]["ended"] == "requeued":
         ended = "went back into the queue"
     expect(
-        (state, code) == right,
-        f"the tasks ended with exit code {right[1]}, and the job {ended}",
+        (state, code) == ("FAILED" if right_code else "COMPLETED", right_code),
+        f"the tasks ended with exit code {right_code}, and the job {ended}",
         "the exit code of the tasks: 0 is done, 75 another attempt, anything else a bug; and end with it",
     )
 

@@ -21,7 +21,7 @@ import psutil
 
 from ddp_course.launcher.fair_clock import FairClock
 
-from .stand_in import PROGRAMS
+from .stand_in import EXIT_CODES, PROGRAMS
 
 SAVE, KILL_WAIT = 90, 30  # simulated seconds
 DEFAULT_NOTICE = 60  # simulated seconds between the signal and the time limit, of --signal=B:TERM
@@ -36,8 +36,8 @@ TIMEOUT = 40.0  # seconds on a FairClock: far more than a right script needs to 
 
 
 def play(script: str, folder: Path, ends: list[str]) -> dict:
-    """Run the job until it is over. `ends` says what happens in each attempt: "limit", "done" or "bug",
-    or "done late" or "bug late" if the tasks end so when they have been asked to save.
+    """Run the job until it is over. `ends` says what happens in each attempt: "limit", "done", "bug"
+    or "killed", or "done late" or "bug late" if the tasks end so when they have been asked to save.
 
     Returns its last "state" and "exit_code", what it "printed" into its output file, and its "attempts": for each what
     its tasks and srun did, and how it "ended": "requeued", "exited", "limit" or "cancelled".
@@ -141,7 +141,7 @@ class Attempt:
     def run_until(self, end):
         """Let the tasks come to `end`, and note how the attempt ended then."""
         self.wait_until(lambda: len(self.events("begins")) >= 2)
-        if end in ("done", "bug"):
+        if end in EXIT_CODES:
             (self.folder / f"{end}-{self.number}").touch()
             self.wait_for_the_end()
             return self.note_end(self.ended_by_script() or "limit")

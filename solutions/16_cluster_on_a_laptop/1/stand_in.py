@@ -19,7 +19,7 @@ from pathlib import Path
 FOLDER = Path(os.environ.get("PLAY", "."))
 ATTEMPT = int(os.environ.get("PLAY_ATTEMPT", "0"))
 STEPS_PER_ATTEMPT = 100
-BUG_CODE = 3  # exit code of a task that has a bug
+EXIT_CODES = {"done": 0, "bug": 3, "killed": 137}  # of a task that is done, has a bug, or was killed for its memory
 SIMULATED_SECOND = 0.01  # real seconds that `sleep 1` takes
 LATER = 50  # simulated seconds that task 1 saves longer than task 0
 WITH_VALUE = {  # options of srun whose value is the next word, as in -n 2
@@ -174,7 +174,7 @@ def train(arguments):
     note("begins", task=task, step=step, folder=folder, pid=os.getpid())
     print(f"task {task}: begins at step {step}", flush=True)
     while not (FOLDER / f"saved-{ATTEMPT}").exists():  # unless it is killed before
-        for end, code in (("done", 0), ("bug", BUG_CODE)):
+        for end, code in EXIT_CODES.items():
             if (FOLDER / f"{end}-{ATTEMPT}").exists():
                 note("ends", task=task, code=code)
                 return code

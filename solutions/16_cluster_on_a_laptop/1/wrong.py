@@ -67,11 +67,10 @@ ANSWERS = (
         +if [ -n "${asked:-}" ]; then scontrol requeue "$SLURM_JOB_ID" && sleep 60; fi
     """),
     WrongAnswer(
-        "every_bug_is_1", "ends with 1 for every exit code of the tasks but 0",
-        check="what_is_over_stays_over", says="exit code 3, and the job ended with exit code 1", look="and end with it",
-        edit="""
-        -exit "$code"
-        +[ "$code" -eq 0 ] || exit 1
+        "requeues_the_killed", "takes every exit code above 128 for the time limit",
+        check="what_is_over_stays_over", says="exit code 137, and the job went back", look="75 another attempt", edit="""
+        -if [ "$code" -eq 75 ]; then scontrol requeue "$SLURM_JOB_ID" && sleep 60; fi
+        +if [ "$code" -eq 75 ] || [ "$code" -gt 128 ]; then scontrol requeue "$SLURM_JOB_ID" && sleep 60; fi
     """),
     RightAnswer(
         "slurm_tells_the_tasks", "without B: the signal goes to the tasks, and srun can stay in the foreground", edit="""

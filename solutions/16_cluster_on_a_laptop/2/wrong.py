@@ -18,20 +18,10 @@ ANSWERS = (
         +    shared = [network for network, ips in members.items() if len(ips) == len(set(ips)) == len(machines)][:1]
     """),
     WrongAnswer(
-        "any_address_will_do", "is content with any address that is not loopback",
-        check=NAMED, says="did not name node2, which publishes 172.17.0.1", look="which network do all share",
-        edit="""
-        -        if address is None or not any(address in network for network in shared):
-        +        if address is None or address.is_loopback:
-    """),
-    WrongAnswer(
-        "never_raises", "takes the host name where the interface does not exist",
-        check=NAMED, says="the variable of the other machine: mend did not name node2, which has no address on eth0",
-        look="on that machine", edit="""
-        -    if machine[VARIABLE]:
+        "by_its_beginning", "takes an interface whose name begins with the variable, as NCCL does",
+        check=NAMED, says="did not name a, which has no address on", look="on that machine", edit="""
         -        return cards[machine[VARIABLE]][1].ip if machine[VARIABLE] in cards else None
-        +    if machine[VARIABLE] in cards:
-        +        return cards[machine[VARIABLE]][1].ip
+        +        return next((addr.ip for card, (_, addr) in cards.items() if card.startswith(machine[VARIABLE])), None)
     """),
     WrongAnswer(
         "with_the_other_end", "gives the name as `ip` prints it",
@@ -44,7 +34,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "all_but_down", "counts every interface that is not DOWN as UP, also a tunnel whose state is UNKNOWN",
-        check=MENDED, says="GLOO_SOCKET_IFNAME=tun0 lets a publish", look="is the interface UP", edit="""
+        check=NAMED, says="did not name b, which publishes 10.200.0.2", look="an interface that is up", edit="""
         -    up = {name: [nic for nic in interfaces(machine).items() if nic[1][0] == "UP"] for name, machine in machines.items()}
         +    up = {name: [nic for nic in interfaces(machine).items() if nic[1][0] != "DOWN"] for name, machine in machines.items()}
     """),

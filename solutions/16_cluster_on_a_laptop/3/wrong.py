@@ -47,10 +47,10 @@ ANSWERS = (
         +            target.unlink(missing_ok=True)
     """),
     WrongAnswer(
-        "one_name_for_the_part", "lets both machines write the same file if they share a disk",
+        "named_after_the_process", "takes a process id for a name that no other machine uses",
         check=PART, says="(a disk that both machines share): ", look="under which name", edit="""
         -        part = target.with_name(f"data.{machine}.part")
-        +        part = target.with_name("data.part")
+        +        part = target.with_name(f"data.{os.getpid()}.part")
     """),
     WrongAnswer(
         "in_the_system_folder", "downloads into the folder for temporary files, which may be on another disk",
@@ -136,4 +136,13 @@ ANSWERS = (
                 raise OSError(f"rank {int(failed)} could not download: {message[0]}")
             return target
     '''),
+    RightAnswer(
+        "named_after_the_host", "names the part after the machine's host name", edit="""
+        -        part = target.with_name(f"data.{machine}.part")
+        +        part = target.with_name(f"{socket.gethostname()}.part")
+        @@
+        -import os
+        +import os
+        +import socket
+    """),
 )

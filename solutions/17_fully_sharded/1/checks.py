@@ -5,7 +5,16 @@ import math
 import torch
 
 from ddp_course.grader.harness.tensors import largest_gap
-from ddp_course.grader.vocabulary import check, driver_job, expect, expect_few_bytes, expect_small_gap, number
+from ddp_course.grader.vocabulary import (
+    check,
+    driver_job,
+    expect,
+    expect_few_bytes,
+    expect_small_gap,
+    is_close,
+    number,
+    show,
+)
 
 from .driver import OPTIMIZERS, SHAPES, gradients, initial_weights
 
@@ -38,10 +47,11 @@ def the_norm_is_that_of_the_whole_gradient(case):
     for step, (_, right) in enumerate(one_process(case)):
         for rank, result in enumerate(case.results):
             norm = number(result["steps"][step][1])
-            digits = 12 if math.isclose(norm, right, rel_tol=1e-5) else 6
+            digits = 12 if is_close(norm, right, rel_tol=1e-5) else 6
+            returned, one_process_has = show(norm, digits), show(right, digits)
             expect(
-                math.isclose(norm, right, rel_tol=NORM_TOLERANCE),
-                f"step {step} returned the norm {norm:.{digits}g} on rank {rank}; one process has {right:.{digits}g}",
+                is_close(norm, right, rel_tol=NORM_TOLERANCE),
+                f"step {step} returned the norm {returned} on rank {rank}; one process has {one_process_has}",
                 "the squares of the averaged gradient, added over the ranks, then the root; all that before clipping",
             )
 

@@ -25,7 +25,7 @@ def drive(build, optimizer_name, max_norms):
         for parameter, gradient in zip(parameters, gradients(rank, step), strict=True):
             parameter.grad = gradient
         norm = sharded.step(max_norm)
-        steps.append(([parameter.detach().clone() for parameter in parameters], float(norm)))
+        steps.append(([parameter.detach().clone() for parameter in parameters], norm))
         for parameter in parameters:
             parameter.grad = None
     return {"steps": steps, "optimizer_elements": sum(tensor.numel() for tensors in received for tensor in tensors)}

@@ -25,10 +25,12 @@ class Model(nn.Module):
         super().__init__()
         self.enter, self.leave = nn.Linear(5, WIDTH), nn.Linear(WIDTH, 2)
         self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
+        self.position = nn.Parameter(torch.randn(WIDTH), requires_grad=False)
         self.register_buffer("scale", torch.rand(2) + 0.5)
+        self.register_buffer("column_order", torch.randperm(5))
 
     def forward(self, x):
-        x = self.enter(x)
+        x = self.enter(x[:, self.column_order]) + self.position
         for block in self.blocks:
             x = block(x)
         return self.leave(x) * self.scale

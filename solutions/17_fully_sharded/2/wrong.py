@@ -4,28 +4,28 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "parameters_only", "sends the parameters, and leaves each rank its own buffers",
-        check="all_begin_with_rank_0s_model", says="at the start scale on rank 1 is", look="buffers", edit="""
+        "floating_point_only", "sends parameters and buffers, and leaves each rank its own integers",
+        check="all_begin_with_rank_0s_model", says="at the start column_order on rank 1 is", look="buffers", edit="""
         -    for tensor in [*model.parameters(), *model.buffers()]:
-        +    for tensor in model.parameters():
+        +    for tensor in filter(torch.is_floating_point, [*model.parameters(), *model.buffers()]):
     """),
     WrongAnswer(
-        "averages_the_models", "begins with the average of all ranks' weights",
-        check="all_begin_with_rank_0s_model", says="at the start", look="rank 0's tensors", edit="""
-        -        dist.broadcast(tensor.data, src=0)
-        +        dist.all_reduce(tensor.data, op=dist.ReduceOp.AVG)
+        "trained_ones_only", "sends the parameters that are trained, and leaves each rank its own frozen ones",
+        check="all_begin_with_rank_0s_model", says="at the start position on rank 0 is", look="rank 0's tensors", edit="""
+        -    for tensor in [*model.parameters(), *model.buffers()]:
+        +    for tensor in [*(p for p in model.parameters() if p.requires_grad), *model.buffers()]:
     """),
     WrongAnswer(
         "blocks_only", "leaves out the root, whose gradients are then never reduced",
-        check="every_parameter_is_sharded", says="12 of 16 parameters are sharded", look="outside the blocks", edit="""
+        check="every_parameter_is_sharded", says="12 of 17 parameters are sharded", look="outside the blocks", edit="""
         -    for part in [*model.blocks, model]:
         +    for part in model.blocks:
     """),
     WrongAnswer(
-        "without_the_output", "shards the input layer and the blocks, and forgets the output layer",
-        check="every_parameter_is_sharded", says="14 of 16 parameters are sharded", look="outside the blocks", edit="""
+        "layer_by_layer", "shards the blocks and the layers beside them, and not the root, which has a parameter, too",
+        check="every_parameter_is_sharded", says="16 of 17 parameters are sharded", look="outside the blocks", edit="""
         -    for part in [*model.blocks, model]:
-        +    for part in [model.enter, *model.blocks]:
+        +    for part in [model.enter, *model.blocks, model.leave]:
     """),
     WrongAnswer(
         "optimizer_first", "builds the optimizer before the model is sharded",

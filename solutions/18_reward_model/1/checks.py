@@ -44,7 +44,9 @@ def the_shares_are_read_right(case, rank, result):
         same_on_all_ranks = all(are_close(other, shares, rel_tol=1e-4, abs_tol=1e-4) for other in case.results)
         raise Wrong(
             f"{DETECTOR} returned {show(shares, 3)} on rank {rank}; the shares are {show(right, 3)}",
-            where_to_look(shares, right) if same_on_all_ranks else "is it the head of rank 0 that this rank looked at?",
+            where_to_look(shares, right)
+            if same_on_all_ranks
+            else "is it the head of rank 0 that this rank looked at, and did all ranks begin with the same one?",
         )
 
 
@@ -97,11 +99,14 @@ def pairs_stay_where_they_are(case, rank, result):
 def where_to_look(shares, right):
     """Where to look, by how a wrong list of shares is related to the right one."""
     ratios = {a / b for a, b in zip(shares, right, strict=True) if b}
-    if abs(sum(shares) - 1) < 1e-4:
+    if abs(sum(shares) - 1) < 1e-4 < abs(sum(right) - 1):
         return "shares need not add up to 1: of summed gradients they are all 1"
     if max(ratios) - min(ratios) < 1e-4:
         return "how far one process with the pairs of that rank alone would have moved the head"
-    return "do the ranks' pairs move the head in different directions, and does every rank begin with the same head?"
+    return (
+        "is it the head that was returned? Do the ranks' pairs move it in different directions, and does every rank "
+        "begin with the same one?"
+    )
 
 
 def likeness(head, case):

@@ -18,18 +18,18 @@ class Loop:
 
     shares(world)     the share of each rank
     reduce(gradient)  the gradient of a rank's step; default: the sum of the ranks' gradients, each times its share
-    finish(head)      is called after the last step
+    finish(head)      the head that is saved; default: the one that was trained
     """
 
-    def __init__(self, shares, reduce=None, finish=lambda head: None):
+    def __init__(self, shares, reduce=None, finish=lambda head: head):
         self.shares, self.reduce, self.finish = shares, reduce or self.weighted_sum, finish
 
     def __call__(self, head, chosen, rejected, steps, rate):
         for _ in range(steps):
             _, gradient = loss_and_gradient(head, chosen, rejected)
             head -= rate * self.reduce(gradient)
-        self.finish(head)
-        return head if dist.get_rank() == 0 else None
+        saved = self.finish(head)
+        return saved if dist.get_rank() == 0 else None
 
     def weighted_sum(self, gradient):
         gradient = gradient * self.shares(dist.get_world_size())[dist.get_rank()]
@@ -67,8 +67,9 @@ def mean_with_neighbour(gradient):
 
 
 def average(head):
-    dist.all_reduce(head)
-    head /= dist.get_world_size()
+    saved = head / dist.get_world_size()
+    dist.all_reduce(saved)
+    return saved
 
 
 VERSIONS = {

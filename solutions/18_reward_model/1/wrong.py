@@ -29,16 +29,13 @@ ANSWERS = (
         +    head /= dist.get_world_size()
     """),
     WrongAnswer(
-        "own_head_looked_at", "the detector reads each rank's own head, not the one that is saved",
-        check="the_shares_are_read_right", says="on rank 1", edit="""
+        "trained_head_looked_at", "the detector reads the head that rank 0 trained in place, not the one that is saved",
+        check="the_shares_are_read_right", says="the heads averaged at the end", look="the head that was returned", edit="""
         -    saved = train(torch.zeros(world, dtype=torch.float64), chosen, torch.zeros_like(chosen), 1, rate)
         -    box = [saved]
-        -    dist.broadcast_object_list(box, src=0)
         +    own_head = torch.zeros(world, dtype=torch.float64)
         +    train(own_head, chosen, torch.zeros_like(chosen), 1, rate)
-             full_step = rate / 2  # softplus has the slope 1/2 at 0
-        -    return [moved / full_step for moved in box[0].tolist()]
-        +    return [moved / full_step for moved in own_head.tolist()]
+        +    box = [own_head]
     """),
     WrongAnswer(
         "pairs_gathered", "sends all pairs to all ranks, and each computes everything",

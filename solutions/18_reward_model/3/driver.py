@@ -35,6 +35,8 @@ def data(rank, prompts):
 def drive(function, prompts):
     """(loss, gradients, rows scored) of the learner's function; `prompts`: by rank, the prompt of each pair."""
     rank, head = dist.get_rank(), Head()
+    for parameter in head.parameters():
+        parameter.grad = torch.ones_like(parameter)  # of an earlier step
     loss, gradients = function(head, *data(rank, prompts[rank]))
     return [loss, list(gradients), head.rows]
 

@@ -27,10 +27,11 @@ ANSWERS = (
         +    return loss.item(), list(gradients)
     """),
     WrongAnswer(
-        "chosen_alone_learns", "takes the rejected scores without a gradient",
+        "adds_to_grad", "lets backward add the gradient to that of an earlier step",
         check="the_gradient_is_exact", says="the gradient on rank 0 is off", edit="""
-        -    loss = (weights * F.softplus(head(rejected) - head(chosen))).sum() / total
-        +    loss = (weights * F.softplus(head(rejected).detach() - head(chosen))).sum() / total
+        -    gradients = torch.autograd.grad(loss, list(head.parameters()))
+        +    loss.backward()
+        +    gradients = [parameter.grad for parameter in head.parameters()]
     """),
     WrongAnswer(
         "sends_features", "scores its own pairs only, and sends their features along with the prompts' numbers",
@@ -89,6 +90,7 @@ ANSWERS = (
             joint = torch.cat(gathered)
             names, counts = joint[joint[:, 1] == 1, 0].unique(return_counts=True)
 
+            head.zero_grad()
             model = DistributedDataParallel(head)
             rewards = model(torch.cat([chosen, rejected]))
             losses = F.softplus(rewards[len(chosen) :] - rewards[: len(chosen)])

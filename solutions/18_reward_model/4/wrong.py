@@ -107,10 +107,17 @@ ANSWERS = (
         +        merges = load(path)
     """),
     WrongAnswer(
-        "order_forgotten", "the detector compares sorted merges: their order decides too",
-        check="broken_versions_are_caught", says="two merges exchanged on rank 1", edit="""
+        "hash_of_a_text", "the detector compares Python's hash of a text, which each process salts",
+        check="right_versions_pass", says="all ranks hold the same merges", look="salts the hash", edit="""
         -        merges = load(path).merges
-        +        merges = sorted(load(path).merges)
+        +        merges = hash(str(load(path).merges))
+    """),
+    WrongAnswer(
+        "one_text", "the detector compares the tokens of a text, in which not every merge occurs",
+        check="broken_versions_are_caught", says="a merge of rare bytes is the other way round", look="which texts",
+        edit="""
+        -        merges = load(path).merges
+        +        merges = load(path).encode("return the turned box\\n")
     """),
     WrongAnswer(
         "expects_missing_files", "the detector catches what a missing file raises and nothing else",

@@ -22,7 +22,8 @@ TRAIN = [
 ]
 JOBS = [*DETECT, *TRAIN]
 BLIND_SPOTS = {
-    "thousandth|its own KL": "how exact the comparison is, and whether it includes the betas",
+    "thousandth": "how exact the comparison is, and whether it includes the betas",
+    "its own KL": "what is compared: the betas too, and on every rank",
     "spread": "what you compare with (equal ranks are not yet one process); the rewards need other means on each rank",
     "not averaged|no gradient": "what is compared: the policy, on every rank",
     "": "the number of steps in your test, how exactly it compares, and with what: ranks that are equal to each "

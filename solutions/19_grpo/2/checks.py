@@ -70,12 +70,15 @@ def the_gradient_is_exact(case):
     for rank, (_, gradients, _) in enumerate(case.results):
         expect_shapes(rank, gradients, right, "completions")
         gap = max(map(largest_gap, gradients, right))
+        spread = max((wrong - expected).std() for wrong, expected in zip(gradients, right, strict=True))
         expect(
             gap < CLOSE * max(norm(right), 1e-2),
             f"the gradient on rank {rank} has the norm {norm(gradients):.4g} and is off by {gap:.1e}; that of one "
             f"process has the norm {norm(right):.4g}",
             "0 times inf, or inf minus inf: what is behind the end of a completion when the ratio is taken?"
             if math.isnan(norm(gradients))
+            else "what .grad held before the call: it is of another loss"
+            if spread < 1e-6 * gap  # off by the same everywhere, as .grad was before the call
             else "what the gradient goes through, and what it is divided by where it is reduced over the ranks",
         )
 
@@ -116,6 +119,8 @@ def where_to_look(loss, right, case):
         return "the dtype of the sums, and the 1e-4 that is added to the spread"
     if "together" in case.scenario:
         return "which completions belong to a group: `prompts` says so, not their position"
+    if "without tokens" in case.scenario:
+        return "the mean and the deviation of its group: a completion without tokens has a reward, too"
     if case.world == 1:
         return "the advantage of a completion and the clipped term of a token: here no message can be the cause"
     return "which number belongs to the global batch, and what a rank without completions contributes"

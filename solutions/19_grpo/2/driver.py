@@ -44,6 +44,8 @@ def data(rank, prompts, rewards, lengths, beyond="zeros"):
 def drive(function, shares, beyond):
     """(loss, gradients, completions scored) of the learner's function; shares: (prompts, rewards, lengths) by rank."""
     policy = Policy()
+    for parameter in policy.parameters():
+        parameter.grad = torch.ones_like(parameter)  # of another loss
     loss, gradients = function(policy, *data(dist.get_rank(), *shares[dist.get_rank()], beyond))
     return [loss, list(gradients), policy.rows]
 

@@ -86,6 +86,7 @@ ANSWERS = (
             stuck = ((gain > 0) & (ratio > 1.2)) | ((gain < 0) & (ratio < 0.8))
             limit = 1 + 0.2 * gain.sign()
             loss = -(torch.where(stuck, limit, ratio) * gain).sum() / total
+            policy.zero_grad()
             loss.backward()
 
             flat = torch.nn.utils.parameters_to_vector([parameter.grad for parameter in policy.parameters()])
@@ -96,10 +97,13 @@ ANSWERS = (
             return value, [parameter.grad for parameter in policy.parameters()]
     """),
     WrongAnswer(
-        "gradients_by_name", "returns the gradients in the order of the parameters' names",
-        check="the_gradient_is_exact", says="returned gradients of shapes", edit="""
+        "adds_to_grad", "calls backward and returns .grad, which holds the gradient of another loss as well",
+        check="the_gradient_is_exact", says="has the norm", look="of another loss", edit="""
         -    gradients = torch.autograd.grad(loss, list(policy.parameters()))
-        +    gradients = torch.autograd.grad(loss, [weight for _, weight in sorted(policy.named_parameters())])
+        +    count = mask.sum()
+        +    dist.all_reduce(count)
+        +    (loss / count).backward()
+        +    gradients = [parameter.grad * count for parameter in policy.parameters()]
     """),
     RightAnswer(
         "groups_as_a_matrix", "mean and spread of all groups by one matrix product; tokens and sums are sent at once",

@@ -43,6 +43,12 @@ def one_more(batch, left, rank, world):
     return rank * size + min(rank, rest), (rank + 1) * size + min(rank + 1, rest)
 
 
+def one_more_at_old_starts(batch, left, rank, world):
+    """The first ranks take one example more, which the next rank takes too; the last examples are left out."""
+    size, rest = divmod(min(batch, left), world)
+    return rank * size, (rank + 1) * size + (rank < rest)
+
+
 def rest_on_the_last(batch, left, rank, world):
     count = min(batch, left)
     size = count // world
@@ -106,6 +112,7 @@ UNSOUND = {
     "the short last batch cut as if it were full": by_batch(as_if_full),
     "the last share begins earlier, so that it is full": always_full,
     "the last rank takes what is left over": by_batch(rest_on_the_last),
+    "the first ranks take one more, and all ranks begin as before": by_batch(one_more_at_old_starts),
     "all batches after the fourth are left out": lambda total, batch, *rank: cut_evenly(
         min(total, 4 * batch), batch, *rank
     ),
@@ -117,6 +124,7 @@ UNSOUND = {
         cut_evenly(total, batch, rank, world) if total or rank else [(0, 0)]
     ),
     "a rounded-up local batch, the end kept inside its batch": fixed_size(math.ceil, clamp_start=False),
+    "a local batch of batch // world + 1, start and end kept inside": fixed_size(lambda share: math.floor(share) + 1),
     "an empty pair that begins behind the last example": by_batch(empty_behind_the_end),
 }
 VERSIONS = SOUND | UNSOUND

@@ -10,11 +10,11 @@ ANSWERS = (
         +                if not all(start <= end and end - start <= -(-batch // world) for start, end in flat):
     """),
     WrongAnswer(
-        "detector_asks_for_the_set",
-        "the detector compares sets, in which a repeated example counts once",
-        check="unsound_shares_are_caught", says="begins earlier", edit="""
+        "detector_adds_up_lengths",
+        "the detector adds up the lengths: an example that is evaluated twice makes up for one that is left out",
+        check="unsound_shares_are_caught", says="all ranks begin as before", edit="""
         -                if sorted(i for start, end in flat for i in range(start, end)) != list(range(total)):
-        +                if {i for start, end in flat for i in range(start, end)} != set(range(total)):
+        +                if sum(end - start for start, end in flat) != total:
     """),
     WrongAnswer(
         "detector_wants_full_pairs", "the detector rejects an empty pair",
@@ -111,8 +111,8 @@ ANSWERS = (
 
 
         def is_sound(shares):
-            """A few sizes are enough, if in most of them nothing divides anything else."""
-            for total, batch, world in ((23, 7, 4), (5, 11, 3), (9, 7, 2), (1, 2, 5), (30, 5, 1), (12, 12, 5), (16, 6, 4), (0, 1, 2)):
+            """A few sizes are enough, if in most of them nothing divides anything else, and in one all divides."""
+            for total, batch, world in ((23, 7, 4), (5, 11, 3), (9, 7, 2), (1, 2, 5), (30, 5, 1), (12, 12, 5), (16, 6, 4), (8, 4, 2), (0, 1, 2)):
                 free = torch.ones(total + 1)
                 free[total] = 0
                 lists = [shares(total, batch, rank, world) for rank in range(world)]

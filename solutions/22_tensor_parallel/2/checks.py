@@ -7,13 +7,13 @@ import torch
 from ddp_course.grader.harness.tensors import largest_gap
 from ddp_course.grader.vocabulary import check, driver_job, expect, expect_few_operations, number, plural
 
-from .driver import MANY, WHOLE, ZERO, gradients
+from .driver import FROZEN, MANY, WHOLE, ZERO, gradients
 
 FUNCTION = "clip"
 NORM_CLOSE = 1e-9  # relative
 GRADIENT_CLOSE = 1e-6  # torch divides by the norm + 1e-6
 RUNS = {"a small limit": 1.5, "a limit that is not reached": 1e4, "nothing is cut": 1.0, "everything is cut": 1.0}
-RUNS |= {ZERO: 1.0, MANY: 1.0}
+RUNS |= {ZERO: 1.0, MANY: 1.0, "a limit above what any rank holds": 24.0}  # of several ranks
 RUNS |= {f"batch {number}": 0.7 for number in range(1, 9)}  # another rounding in each
 
 CALLS = {scenario: (limit, scenario) for scenario, limit in RUNS.items()}
@@ -36,8 +36,8 @@ def the_norm_is_that_of_one_process(case, rank, result):
 @check("all gradients are those of one process")
 def the_gradients_are_those_of_one_process(case, rank, result):
     norm, limit = one_process_norm(case), RUNS[case.scenario]
-    for name, gradient in result["gradients"].items():
-        whole = gradients(case.scenario)[name] * limit / max(norm, limit)
+    for name, whole_gradient in gradients(case.scenario).items():
+        gradient, whole = result["gradients"][name], whole_gradient * limit / max(norm, limit)
         right = whole if name in WHOLE else whole.chunk(case.world)[rank]
         gap = largest_gap(gradient, right)
         expect(
@@ -46,6 +46,15 @@ def the_gradients_are_those_of_one_process(case, rank, result):
             f"limit {limit:g}",
             "one factor for all gradients of all ranks, max_norm over the norm, and never more than 1",
         )
+
+
+@check("a gradient of None stays None")
+def no_gradient_is_made(case, rank, result):
+    expect(
+        result["gradients"][FROZEN] is None,
+        f"on rank {rank} clip has given a gradient to a weight that had none",
+        "a .grad that is None: with zeros in its place, the optimizer's weight decay moves the weight",
+    )
 
 
 @check("what all ranks hold stays bit-equal")
@@ -65,5 +74,4 @@ def little_is_sent(case):
 
 def one_process_norm(case):
     """The norm of all gradients of one process, as one vector."""
-    by_name = gradients(case.scenario).items()
-    return torch.cat([gradient.flatten() for name, gradient in by_name if name != "frozen"]).norm().item()
+    return torch.cat([gradient.flatten() for gradient in gradients(case.scenario).values()]).norm().item()

@@ -3,24 +3,24 @@
 import torch
 import torch.distributed as dist
 
-WHOLE = {"norm": (6,), "bias": (6,), "frozen": (3, 2)}  # every rank holds all of it
+WHOLE = {"norm": (6,), "bias": (6,)}  # every rank holds all of it
 CUT = {"first": (12, 6), "second": (12, 5), "scale": (12,)}  # cut along the first dimension
 MANY, MORE_CUT = "many weights", {f"bias {number}": (12,) for number in range(9)}  # cut too, in this scenario only
-ZERO = "all gradients are zero"
+ZERO, FROZEN = "all gradients are zero", "frozen"  # the frozen weight has no gradient
 
 
 def drive(clip, max_norm, scenario):
-    """The norm that the learner's clip returned, and the gradients after it, by name."""
+    """The norm that the learner's clip returned, and the gradients after it, by name; None for the frozen weight."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    parameters = {}
+    parameters = {FROZEN: torch.nn.Parameter(torch.zeros(3, 2, dtype=torch.float64))}
+    parameters[FROZEN].cut = False
     for name, gradient in gradients(scenario).items():
         local = gradient.clone() if name in WHOLE else gradient.chunk(world)[rank].clone()
         parameters[name] = torch.nn.Parameter(torch.zeros_like(local))
         parameters[name].cut = name not in WHOLE
-        parameters[name].grad = None if name == "frozen" else local
+        parameters[name].grad = local
     norm = clip(list(parameters.values()), max_norm)
-    clipped = {name: parameter.grad for name, parameter in parameters.items() if name != "frozen"}
-    return {"norm": float(norm), "gradients": clipped}
+    return {"norm": float(norm), "gradients": {name: parameter.grad for name, parameter in parameters.items()}}
 
 
 def gradients(scenario):

@@ -23,11 +23,24 @@ ANSWERS = (
         +    if norm > 0:
     """),
     WrongAnswer(
-        "scales_what_is_cut", "scales the gradients of the cut weights only",
-        check="the_gradients_are_those_of_one_process", says="(a small limit): the gradient of norm", look="one factor",
-        edit="""
-        -            parameter.grad *= max_norm / norm
-        +            parameter.grad *= max_norm / norm if parameter.cut else 1.0
+        "decides_by_its_own_part", "scales if the norm of what this rank holds is above the limit",
+        check="the_gradients_are_those_of_one_process", says="(a limit above what any rank holds): the gradient of first",
+        look="one factor", edit="""
+        -    dist.all_reduce(of_cut)
+        +    own = (of_cut + of_whole).sqrt().item()
+        +    dist.all_reduce(of_cut)
+        @@
+        -    if norm > max_norm:
+        +    if own > max_norm:
+    """),
+    WrongAnswer(
+        "zeros_for_none", "gives a weight without a gradient one of zeros",
+        check="no_gradient_is_made", says="(a small limit): on rank 0 clip has given", look="weight decay", edit="""
+        -    parameters = [parameter for parameter in parameters if parameter.grad is not None]
+             for parameter in parameters:
+        +        if parameter.grad is None:
+        +            parameter.grad = torch.zeros_like(parameter)
+                 squares = of_cut if parameter.cut else of_whole
     """),
     WrongAnswer(
         "added_in_an_order_of_its_own", "each rank adds up the ranks' parts beginning with its own",

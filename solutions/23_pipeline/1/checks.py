@@ -33,7 +33,7 @@ def each_micro_batch_is_computed_once(case, rank, result):
 @check("all gradients are those of one process, on 1 to 3 ranks")
 def the_gradients_are_those_of_one_process(case, rank, result):
     for number, gap in enumerate(result["gaps"]):
-        look_at = where_to_look(case.args[0][0], number)
+        look_at = where_to_look(case.args[0][0], number, case.world)
         expect_small_gap(gap, CLOSE, f"after batch {number} a gradient of rank {rank}", look_at)
 
 
@@ -73,7 +73,9 @@ def each_number_is_sent_once(case, rank, result):
     expect_few_bytes(rank, case.operations[rank], right, purpose, look_at, without=("recv",))
 
 
-def where_to_look(sizes, number):
+def where_to_look(sizes, number, world):
+    if world == 3:  # the runs with 2 ranks come first
+        return "with 2 ranks all is right: what does a rank in the middle keep while the next micro-batch arrives?"
     if number:
         return "what is in .grad before the batch: it stays, and the gradient of the batch is added to it"
     if len(sizes) == 1:

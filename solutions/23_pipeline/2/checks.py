@@ -7,7 +7,12 @@ from .driver import LENGTH, MICRO_BATCHES, VOCABULARY, WIDTH, WINDOWS
 
 FUNCTION = "Pipeline"
 CLOSE = 1e-10
-RUNS = {"no padding": (False, 3), "padded": (True, 4)}  # whether there is padding, the number of steps
+MOMENTUM = {"lr": 0.3, "momentum": 0.9, "weight_decay": 0.1}
+RUNS = {  # whether there is padding, the number of steps, the optimizer and its settings
+    "no padding": (False, 3, "SGD", MOMENTUM),
+    "padded": (True, 4, "SGD", MOMENTUM),
+    "padded, Adam": (True, 3, "AdamW", {"lr": 0.01}),
+}
 TABLE, ACTIVATIONS = 8 * VOCABULARY * WIDTH, 8 * WINDOWS * LENGTH * WIDTH  # bytes
 SHAPES = 4096  # bytes per run: before the first step torch sends shapes to the neighbours
 
@@ -29,7 +34,7 @@ def the_batch_is_cut(case, rank, steps):
 @check("every target counts the same, with padding and without")
 def every_target_counts_the_same(case, rank, steps):
     look_at = "how often a gradient is divided, and by how many targets: by the loss, and by the schedule"
-    if case.scenario == "padded":
+    if case.args[0][0]:
         look_at = "the divisor: padding is no target, and a mean of means counts few targets more"
     expect_small_gap(steps[0]["layers"], CLOSE, f"after the first step a layer of rank {rank}", look_at)
 

@@ -10,7 +10,7 @@ from ddp_course.grader.harness.tensors import largest_gap
 VOCABULARY, WIDTH, LENGTH, WINDOWS, LAYERS, MICRO_BATCHES = 40, 8, 5, 8, 3, 4
 
 
-def drive(build, padded, steps):
+def drive(build, padded, steps, optimizer, settings):
     """For each step the gaps of table and layers to one process, and the number of windows in each call of the stage.
 
     In the first step torch calls the stage once more, to learn the shape of its output.
@@ -19,9 +19,7 @@ def drive(build, padded, steps):
     one_process = Stage(range(LAYERS), first=True, last=True)
     layer_numbers = range(LAYERS * rank // ranks, LAYERS * (rank + 1) // ranks)
     stage = Stage(layer_numbers, first=rank == 0, last=rank == ranks - 1)
-    optimizers = [
-        torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9, weight_decay=0.1) for model in (one_process, stage)
-    ]
+    optimizers = [getattr(torch.optim, optimizer)(model.parameters(), **settings) for model in (one_process, stage)]
     pipeline = build(stage, optimizers[1], MICRO_BATCHES)
     reports, right = [], dict(one_process.named_parameters())
     for step in range(steps):

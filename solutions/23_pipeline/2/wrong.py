@@ -42,10 +42,16 @@ ANSWERS = (
         -            dist.all_reduce(self.stage.table.grad, group=self.ends)
     """),
     WrongAnswer(
-        "the_average_of_both", "averages the two gradients, as DDP does, though they are two parts of one sum",
-        check="both_copies_get_the_whole_gradient", says="(no padding): after the first step the table", edit="""
+        "the_average_of_both_tables", "averages two tables that took twice their own gradient: right for SGD, not for Adam",
+        check="both_copies_get_the_whole_gradient", says="(padded, Adam): after the first step the table", edit="""
+        -        if self.rank in (0, self.ranks - 1):
         -            dist.all_reduce(self.stage.table.grad, group=self.ends)
-        +            dist.all_reduce(self.stage.table.grad, op=dist.ReduceOp.AVG, group=self.ends)
+        -        self.optimizer.step()
+        +        if self.stage.table is None:
+        +            return self.optimizer.step()
+        +        self.stage.table.grad *= 2
+        +        self.optimizer.step()
+        +        dist.all_reduce(self.stage.table.data, op=dist.ReduceOp.AVG, group=self.ends)
     """),
     WrongAnswer(
         "the_first_batchs_count", "counts the targets once, in the first batch",

@@ -35,10 +35,10 @@ def drive(merge, scenario, first, keys):
 def score_offsets(scenario, first, keys):
     """The numbers to add to the scores, of shape (QUERIES, keys) or (HEADS, QUERIES, keys)."""
     offsets = torch.zeros(QUERIES, keys, dtype=torch.float64)
-    if scenario == "scores around 3000":
-        offsets += 3000
-    elif scenario == "scores around -3000":
-        offsets -= 3000
+    if scenario == "scores around 20,000":
+        offsets += 20_000
+    elif scenario == "scores around -20,000":
+        offsets -= 20_000
     elif scenario == "the second block 3000 above the first":
         offsets[:, first:] += 3000
     elif scenario == "queries 3000 apart":

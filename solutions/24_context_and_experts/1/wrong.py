@@ -86,6 +86,16 @@ ANSWERS = (
              total = total.masked_fill(nothing, 1)
         +    log_of_both = total.log()
     """),
+    WrongAnswer(
+        "largest_of_all_ranks", "subtracts the largest lse that any rank has",
+        check="a_ring_equals_one_process", says="(a ring, in blocks): rank 0 started 2 operations, all_reduce first",
+        look="nothing is to be sent", edit="""
+        +import torch.distributed as dist
+         import torch
+        @@
+             top = torch.maximum(lse_a, lse_b).detach()
+        +    dist.all_reduce(top, op=dist.ReduceOp.MAX)
+    """),
     RightAnswer(
         "by_sigmoid", "a sigmoid of the difference, 0 in the place of -inf where both blocks are masked", text='''
         import torch

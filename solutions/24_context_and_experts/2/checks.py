@@ -55,7 +55,7 @@ def the_loss_is_that_of_one_process(case, rank, result):
     expect(isinstance(loss, int | float), f"rank {rank} returned {str(loss)[:60]!r}", "the loss, a number")
     if not math.isclose(loss, right, rel_tol=LOSS_CLOSE):
         words, look_at = recognised(
-            loss, likely_mistakes(case, rank), "the sum over all targets of all ranks, over their number"
+            loss, likely_mistakes(case, rank), "the sum over all targets of all ranks, over their number", right=right
         )
         if math.isnan(loss):
             look_at = "a rank without a target: its mean is 0 / 0"

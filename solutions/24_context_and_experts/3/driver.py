@@ -95,6 +95,7 @@ def wrong_outputs(batch, experts):
     x, chosen, weights = batch
     return {
         "that of weights which are all 1": one_process(x, chosen, torch.ones_like(weights), experts),
+        "that of weights after a softmax": one_process(x, chosen, weights.softmax(1), experts),
         "that of weights divided by their sum": one_process(x, chosen, weights / weights.sum(1, keepdim=True), experts),
     }
 

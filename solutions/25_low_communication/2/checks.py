@@ -33,7 +33,7 @@ def the_largest_are_sent(case, rank, result):
                 Mistake("what this rank sends", sent[rank], "what the other ranks have sent"),
             ]
             otherwise = "which numbers are the largest (of -3 and 2 it is -3), and at which place each is added"
-            words, look_at = recognised(gradient, mistakes, otherwise)
+            words, look_at = recognised(gradient, mistakes, otherwise, right=mean)
             raise Wrong(f"after step 1 the gradient of {TITLE[name]} on rank {rank} is wrong{words}", look_at)
 
 

@@ -98,6 +98,19 @@ ANSWERS = (
         +            total[total.abs() >= total[largest].abs().min()] = 0
     """),
     RightAnswer(
+        "sparse_tensor", "all-reduces a sparse tensor, of which gloo sends indices and values", edit="""
+        -            values = [torch.empty_like(total[largest]) for _ in range(world)]
+        -            indices = [torch.empty_like(largest) for _ in range(world)]
+        -            dist.all_gather(values, total[largest])
+        -            dist.all_gather(indices, largest)
+        -            mean = torch.zeros_like(total)
+        -            for value, at in zip(values, indices, strict=True):
+        -                mean.index_add_(0, at, value / world)
+        +            mean = torch.sparse_coo_tensor(largest[None], total[largest], total.shape)
+        +            dist.all_reduce(mean)
+        +            mean = mean.to_dense() / world
+    """),
+    RightAnswer(
         "one_message", "sends all parameters in one message, with the positions as floating-point numbers", text='''
         import torch
         import torch.distributed as dist

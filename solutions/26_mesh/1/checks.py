@@ -3,7 +3,7 @@
 from itertools import product
 from math import prod
 
-from ddp_course.grader.vocabulary import Wrong, cases, check, driver_job, expect
+from ddp_course.grader.vocabulary import cases, check, driver_job, expect, expect_no_operations
 
 FUNCTION = "groups"
 OVER = [("tp",), ("dp",), ("dp", "tp")]
@@ -95,11 +95,8 @@ def each_group_is_built_once(case, rank, result):
 
 @check("no rank has to ask another one")
 def nothing_is_sent(case, rank, result):
-    if started := [operation for operation in case.operations[rank] if operation.line is not None]:
-        raise Wrong(
-            f"rank {rank} started {len(started)} operations, {started[0].op} first",
-            "every rank can compute the coordinates of every other one",
-        )
+    started = [operation for operation in case.operations[rank] if operation.line is not None]
+    expect_no_operations(rank, started, "every rank can compute the coordinates of every other one")
 
 
 def line_of(sizes, axes, rank, first_fastest=False):

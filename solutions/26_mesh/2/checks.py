@@ -53,7 +53,9 @@ def the_gradient_is_that_of_one_process(case):
             if len(ranks) == 1:
                 look_at = "over which targets the mean is taken"
             if step:
-                look_at = "step 1 was right: what is left of it, such as gradients that are not set to zero?"
+                look_at = (
+                    "step 1 was right: what is left of it, such as a count, or gradients that are not set to zero?"
+                )
             subject = f"{moment(step, mesh)}{name} on rank {rank}"
             expect_small_gap(gap, CLOSE, subject, look_at, "its part of one process")
 
@@ -68,7 +70,7 @@ def the_loss_is_that_of_one_process(case):
                 f"{moment(step, mesh)}the loss on rank {rank} is {str(loss)[:12]}; one process has {right:.9g}",
                 "what a replica without targets has: a mean of nothing is NaN, and so is 0 times NaN"
                 if isinstance(loss, float) and math.isnan(loss)
-                else "one sum and one count over all replicas, the same on every rank",
+                else "one sum and one count over all replicas, in float64, the same on every rank",
             )
 
 

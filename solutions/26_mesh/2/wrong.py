@@ -35,11 +35,15 @@ ANSWERS = (
         +        loss = F.cross_entropy(logits, targets.flatten(), ignore_index=-100) / self.mesh.dp.size
     """),
     WrongAnswer(
-        "counts_padding", "divides by the number of tokens, with and without a target",
-        check="the_gradient_is_that_of_one_process", says="with 1 rank (dp 1 x tp 1): in step 1",
-        look="over which targets", edit="""
+        "counts_once", "counts the targets of the first step and divides every step by them",
+        check="the_gradient_is_that_of_one_process", says="with 1 rank (dp 1 x tp 1): in step 2",
+        look="step 1 was right", edit="""
         -        count = (targets != -100).sum()
-        +        count = (targets == targets).sum()
+        -        dist.all_reduce(count, group=self.mesh.dp.group)
+        +        if not hasattr(self, "count"):
+        +            self.count = (targets != -100).sum()
+        +            dist.all_reduce(self.count, group=self.mesh.dp.group)
+        +        count = self.count
     """),
     WrongAnswer(
         "its_own_loss", "returns the part of the loss that its own targets give",

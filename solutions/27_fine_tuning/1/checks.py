@@ -17,7 +17,7 @@ FUNCTION = "loss_factors"
 STEPS = {  # the answer tokens of each rank's micro-batches; first a step in which no two mistakes give one number
     "three ranks": ([1, 2], [10, 4], [6, 6]),
     "as many everywhere": ([5, 5], [5, 5]),
-    "short and long answers": ([2, 3], [30, 7]),
+    "short and long answers": ([2, 3], [3000, 701]),
     "a micro-batch without an answer": ([4, 0], [6, 9]),
     "rank 1 has no answer at all": ([3, 8], [0, 0]),
     "rank 0 has one micro-batch more": ([4, 2, 9], [7, 1]),

@@ -69,7 +69,7 @@ def a_pair_weighs_the_same_everywhere(case, rank, result):
     rank_losses, value = losses(case.args[rank]), number(result["loss"])
     right = (rank_losses.sum() * case.world / total).item()
     if abs(value - right) > 1e-9 * max(right, 1):
-        scale = case.world / total
+        scale, empty = case.world / total, sum(not len(args[0]) for args in case.args)
         mean_over_rank = rank_losses.mean().item()
         without_reference = losses(case.args[rank], with_reference=False).sum().item() * scale
         of_all = sum(losses(args).sum() for args in case.args).item() / total
@@ -80,10 +80,11 @@ def a_pair_weighs_the_same_everywhere(case, rank, result):
             Mistake("without the reference", without_reference, "relative to which model the answer gains"),
             Mistake("the rejected answer is preferred", swapped, "the order: chosen comes first"),
             Mistake("without the world size", right / case.world, "DDP divides the sum by the number of ranks"),
+            Mistake("a rank without pairs counts as 1", right * total / (total + empty), "the count of such a rank: 0"),
             Mistake("the mean over answers", right / 2, "what is counted: a pair has two answers"),
-            Mistake("rounded to float32", right, "which tensor is not float64, such as one that holds the count"),
         ]
-        words, look_at = recognised(value, mistakes, "the formula: -log sigmoid(beta * (gain of chosen - of rejected))")
+        formula = "the formula: -log sigmoid(beta * (gain of chosen - of rejected))"
+        words, look_at = recognised(value, mistakes, formula, right=right)
         raise Wrong(f"rank {rank} returned {show(value, 10)}{words}, not {show(right, 10)}", look_at)
 
 

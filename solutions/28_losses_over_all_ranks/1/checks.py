@@ -42,7 +42,7 @@ def the_loss_is_right(case):
         Mistake("with the same right columns on every rank", from_0.item(), "in which column a row of rank 1 is right"),
         Mistake("N times as much", right * case.world, "whether DDP leaves a factor N for you to correct"),
     )
-    words, look_at = recognised(loss, mistakes, "the columns, and which of them is right for a row")
+    words, look_at = recognised(loss, mistakes, "the columns, and which of them is right for a row", right=right)
     expect(
         math.isclose(loss, right, rel_tol=CLOSE),
         f"the mean of the ranks' losses is {loss:.6f}; one process has {right:.6f}{words}",

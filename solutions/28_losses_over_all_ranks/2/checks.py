@@ -73,7 +73,7 @@ def expect_the_loss(case, look_at):
         ),
         Mistake("the mean of the ranks' means", sum(means) / case.world, "what the sum of a rank is divided by"),
     )
-    words, look_at = recognised(loss, mistakes, look_at)
+    words, look_at = recognised(loss, mistakes, look_at, right=right)
     expect(
         math.isclose(loss, right, rel_tol=CLOSE, abs_tol=CLOSE),
         f"the mean of the ranks' losses is {loss:.6f}; one process has {right:.6f}{words}",

@@ -13,9 +13,12 @@ ANSWERS = (
         +UNCHANGED = True
     """),
     WrongAnswer(
-        "no_row_counts", "divides by the number of rows with a positive, also where there is none",
-        check=FINITE, says="(no row has a positive): rank 0 has the loss nan", edit="""
+        "a_new_zero", "returns a 0 that is computed from nothing where no row has a positive",
+        check=FINITE, says="(no row has a positive): backward of the loss on rank 0 gives features no gradient",
+        look="computed from features", edit="""
         -    return per_row.sum() / count.clamp(min=1) * dist.get_world_size()
+        +    if count == 0:
+        +        return torch.zeros((), dtype=features.dtype, requires_grad=True)
         +    return per_row.sum() / count * dist.get_world_size()
     """),
     WrongAnswer(

@@ -1,25 +1,25 @@
 """31.1: a batch of groups that teach, from all ranks."""
 
-from ddp_course.grader.vocabulary import Mistake, check, driver_job, expect, recognised
+from ddp_course.grader.vocabulary import Mistake, check, driver_job, expect, plural, recognised, show
 
 from .driver import teaching_groups
 
 FUNCTION = "fill"
-SCENARIOS = {  # the seed, the groups of a batch, the chance of each rank that a group teaches
-    "ranks alike": (1, 10, (0.4, 0.4, 0.4)),
-    "ranks unlike": (2, 13, (0.7, 0.2, 0.4)),
-    "the last rank finds hardly any": (3, 6, (0.5, 0.05, 0.05)),
+SCENARIOS = {  # the smallest number, the groups of a batch, the chance of each rank that a group teaches
+    "ranks alike": (0, 10, (0.4, 0.4, 0.4)),
+    "ranks unlike, numbers above 100 million": (100_000_000, 13, (0.7, 0.2, 0.4)),
+    "the last rank finds hardly any": (3000, 6, (0.5, 0.05, 0.05)),
 }
 JOBS = [driver_job(world, FUNCTION, SCENARIOS) for world in (2, 3, 1)]
 
 
 def right_answer(case):
     """The rounds that it takes, the numbers of the batch in order, and how many groups these rounds give."""
-    seed, wanted, chances = case.args[0]
+    start, wanted, chances = case.args[0]
     numbers, rounds = [], 0
     while len(numbers) < wanted:
         for rank in range(case.world):
-            numbers += teaching_groups(seed, rounds, chances, rank, case.world)
+            numbers += teaching_groups(start, rounds, chances, rank, case.world)
         rounds += 1
     return rounds, sorted(numbers)[:wanted], len(numbers)
 
@@ -38,15 +38,18 @@ def the_ranks_stop_together(case, rank, result):
 @check("the ranks' groups are the first that teach, by number")
 def the_batch_is_the_first_groups(case, rank, result):
     _, batch, group_count = right_answer(case)
-    seed, _, chances = case.args[0]
-    drawn = {number for turn in result["turns"] for number in teaching_groups(seed, turn, chances, rank, case.world)}
+    start, _, chances = case.args[0]
+    drawn = {number for turn in result["turns"] for number in teaching_groups(start, turn, chances, rank, case.world)}
     right = [number for number in batch if number in drawn]
+    returned = result["numbers"]
+    beyond, left_out = (sorted(set(a).difference(b)) for a, b in ((returned, right), (right, returned)))
     expect(
-        sorted(result["numbers"]) == right,
-        f"rank {rank} returned the groups {sorted(result['numbers'])}; of the first {len(batch)} it has {right}",
+        sorted(returned) == right,
+        f"rank {rank} returned {plural(len(returned), 'group')}; of the first {len(batch)} it has {len(right)}"
+        + (f", and not {show(beyond)}" if beyond else f", and leaves out {show(left_out)}" if left_out else ""),
         f"what happens to groups beyond the batch: {group_count} were found"
-        if set(result["numbers"]).difference(right)
-        else "which groups are left out: is the last one of the batch included?",
+        if beyond
+        else "which groups are left out: is the first or the last one of the batch included?",
     )
 
 

@@ -7,7 +7,7 @@ STOP, BATCH, DIVISOR = "the_ranks_stop_together", "the_batch_is_the_first_groups
 ANSWERS = (
     WrongAnswer(
         "own_share", "each rank samples until it has its share; nothing is sent",
-        check=STOP, says="rank 1 drew the rounds", look="whose groups", on=GIVEN, edit='''
+        check=STOP, says="rank 0 drew the rounds [0]; in the rounds up to 1", look="whose groups", on=GIVEN, edit='''
         -    """The numbers of this rank's groups of a batch, and what all ranks divide their sums by."""
     '''),
     WrongAnswer(
@@ -18,13 +18,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "keeps_all", "learns from all that were found",
-        check=BATCH, says="rank 0 returned the groups", look="beyond the batch", edit="""
+        check=BATCH, says="rank 0 returned 10 groups; of the first 13 it has 8, and not [", look="beyond the batch", edit="""
         -            batch = sorted(numbers)[:wanted]
         +            batch = sorted(numbers)
     """),
     WrongAnswer(
         "first_of_rank_0", "cuts in the order of the ranks",
-        check=BATCH, says="of the first", look="beyond the batch", edit="""
+        check=BATCH, says="of the first 13 it has", look="beyond the batch", edit="""
         -            batch = sorted(numbers)[:wanted]
         +            batch = numbers[:wanted]
     """),
