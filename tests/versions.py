@@ -28,8 +28,6 @@ HEAD = """# Which versions were tested
 
 Written by `make test-torch TORCH_VERSION=...` from [versions.json](versions.json): the last run of each test.
 The default installation has the versions in `requirements/`, and `make test` tests it on every change.
-Python 3.14.8 was run in a chroot: tests that enter a network namespace fail there, because it leads out of the chroot.
-3.14.10 was run without one.
 
 | torch | Python | system | area | passed | failed | skipped | date | commit |
 |---|---|---|---|---|---|---|---|---|
