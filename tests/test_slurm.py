@@ -161,7 +161,7 @@ def test_the_template_where_slurm_signals_the_first_process_of_a_task_alone(stat
     log = tmp_path / "log"
     batch = subprocess.Popen(["bash", os.path.abspath(TEMPLATE), "--steps", "9"], cwd=tmp_path, env=env)
     try:
-        assert wait_until(log.exists)
+        assert wait_until(lambda: log.exists() and "\n" in log.read_text())  # the file is there before its first line
         batch.terminate()
         assert batch.wait(600) == (-signal.SIGKILL if state == "RUNNING" else 75)
     finally:
