@@ -73,7 +73,7 @@ test-torch: $(if $(TORCH_VERSION),$(READY))  ## make test with another PyTorch i
 fuzz: $(READY)  ## ten minutes of random command lines, files and environments; FUZZ_SECONDS=60 for one
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest tests/test_fuzz.py $(ARGS)
 
-chaos: $(READY)  ## kills, freezes and damages 200 runs of the trainers, others each time, and writes the table
+chaos: $(READY)  ## kills, freezes and damages 200 runs of the trainers, others each time
 	$(BIN)/python tests/chaos.py $(ARGS)
 
 lint: $(READY)  ## ruff's rules and format, and who may import whom
