@@ -73,7 +73,7 @@ def hand_over(address: str):
     server.sendall(text)
 
     def forward(number, _):
-        with contextlib.suppress(BrokenPipeError):  # the twin has just ended
+        with contextlib.suppress(ConnectionError):  # the twin has just ended
             server.send(bytes([number]))
 
     for number in set(FORWARDED) - set(request["ignored"]):

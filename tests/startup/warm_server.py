@@ -77,9 +77,11 @@ def enter_machine(pid: int):
 def wait_for_twin(client: socket.socket) -> dict:
     """Returns the request in the process that is to run it; that process's parent waits here until it has ended."""
     length, descriptors, *_ = socket.recv_fds(client, 8, 3)
-    text = b""
-    while len(text) < int.from_bytes(length, "big"):
-        text += client.recv(1 << 16)
+    size, text = int.from_bytes(length, "big"), b""
+    while part := client.recv(size - len(text)):  # no byte more: those of signals may follow
+        text += part
+    if not text or len(text) < size:  # the client was killed while it asked
+        os._exit(0)
     request = json.loads(text)
     if request["network"] != os.readlink("/proc/self/ns/net"):
         enter_machine(struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
