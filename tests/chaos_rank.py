@@ -30,8 +30,8 @@ def inject(act: str, seconds: float, mark: str) -> None:
     elif act == "kill launcher":
         os.kill(os.getppid(), signal.SIGKILL)
     elif act == "freeze":
-        subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT {os.getpid()}"])
-        os.kill(os.getpid(), signal.SIGSTOP)
+        pid = os.getpid()  # one process sends both signals, so that the first stops this one and the second ends that
+        subprocess.run(["sh", "-c", f"kill -STOP {pid}; sleep {seconds}; kill -CONT {pid}"])
     elif act == "fill the disk":
         resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
     elif act == "set the clock":
