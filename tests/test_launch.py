@@ -190,6 +190,24 @@ def test_files_that_torchrun_writes_again_are_read(tmp_path):
     assert run.lines[0] == ["one rank", "saved", "two ranks, and more"]
 
 
+def test_a_folder_that_torchrun_removes_while_its_files_are_listed_has_none(tmp_path, monkeypatch):
+    folder = tmp_path / "ranks" / "job" / "attempt_0" / "0"
+    folder.mkdir(parents=True)
+
+    def removed_just_before(list_folder):
+        def call(path="."):
+            if str(path) == str(folder):
+                folder.rmdir()
+            return list_folder(path)
+
+        return call
+
+    for name in ("listdir", "scandir"):
+        monkeypatch.setattr(os, name, removed_just_before(getattr(os, name)))
+    assert list(rank_output.RankOutput(tmp_path, Run("", {}, {}), quiet=True).files()) == []
+    assert not folder.exists()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the names of threads in /proc")
 @pytest.mark.usefixtures("warm_launches")
 @pytest.mark.parametrize("remedy", ["", "import torch.distributed.nn"])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddp_doctor.launch.first_failure import Failure, Report, blame, launcher_text, torchruns_report
-from ddp_doctor.launch.rank_output import RankOutput, shorter_paths
+from ddp_doctor.launch.rank_output import RankOutput, paths_in, shorter_paths
 
 from ddp_course.cluster import namespaces
 from ddp_course.launcher.launch import (
@@ -149,7 +149,8 @@ class ClusterOutput(RankOutput):
 
     def files(self):
         # The file exists before the rank can write.
-        return (path for path in self.folder.glob("*/ranks/*/attempt_*/*/std*.log") if self._number(path) is not None)
+        paths = paths_in(self.folder, "*", "ranks", "*", "attempt_*", "*", "std*.log")
+        return (path for path in paths if self._number(path) is not None)
 
     def attempt_rank_stream(self, path):
         attempt, _, is_stderr = super().attempt_rank_stream(path)

@@ -4,6 +4,7 @@ Files, not pipes: nothing is lost when a rank, torchrun or its supervisor dies, 
 cannot hold a pipe open. print(), not an inherited stdout: ipykernel under pytest captures only what is printed.
 """
 
+import fnmatch
 import json
 import os
 import re
@@ -60,7 +61,7 @@ class RankOutput:
             self._take_all(path, file, complete)
 
     def files(self):
-        return self.folder.glob("ranks/*/attempt_*/*/std*.log")
+        return paths_in(self.folder, "ranks", "*", "attempt_*", "*", "std*.log")
 
     def attempt_rank_stream(self, path):
         """(number of the attempt, rank, whether it is stderr) of the path of an output file."""
@@ -117,6 +118,22 @@ class RankOutput:
             label = f"[{self.label(rank)}]"
             colour = ANSI_COLOURS[rank % len(ANSI_COLOURS)]
             print(f"\x1b[38;5;{colour}m{label}\x1b[0m {line}" if self.colours else f"{label} {line}", flush=True)
+
+
+def paths_in(folder, pattern, *deeper):
+    """The paths in `folder` that match a pattern for each level; none of a folder that is removed meanwhile.
+
+    Before Python 3.13, Path.glob raises FileNotFoundError for such a folder.
+    """
+    try:
+        names = fnmatch.filter(os.listdir(folder), pattern)
+    except OSError:
+        return
+    for name in names:
+        if deeper:
+            yield from paths_in(folder / name, *deeper)
+        else:
+            yield folder / name
 
 
 def shorter_paths(text):
