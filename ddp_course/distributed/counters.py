@@ -50,7 +50,8 @@ def _connections() -> list[tuple[int, int, int]]:
     connections = []
     for link in Path("/proc/self/fd").iterdir():
         if link.is_socket():
-            with socket.socket(fileno=os.dup(int(link.name))) as tcp, suppress(OSError):
+            # OSError: closed meanwhile, or no TCP
+            with suppress(OSError), socket.socket(fileno=os.dup(int(link.name))) as tcp:
                 info = tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 216)
                 sent, retransmitted = struct.unpack_from("QQ", info, 200)
                 peer_port = 0  # of a connection whose peer has closed it: its bytes still count

@@ -148,10 +148,11 @@ def _bytes_of_calls(pid: int) -> int:
 
 def _links(pid: int) -> list[str]:
     """The open files of a process, such as socket:[4711]."""
-    links = []
-    for file in Path(f"/proc/{pid}/fd").glob("*"):
-        with contextlib.suppress(OSError):  # closed meanwhile
-            links.append(os.readlink(file))
+    links, folder = [], f"/proc/{pid}/fd"
+    with contextlib.suppress(OSError):  # the process has just ended, or is not ours
+        for name in os.listdir(folder):
+            with contextlib.suppress(OSError):  # closed meanwhile
+                links.append(os.readlink(f"{folder}/{name}"))
     return links
 
 

@@ -69,6 +69,24 @@ def test_bytes_of_a_connection_are_counted_and_its_other_end_is_named(process):
             }
 
 
+def test_a_process_that_ends_while_its_files_are_listed_has_none(monkeypatch):
+    sleeper = subprocess.Popen(["sleep", "600"])
+
+    def ended_just_before(list_folder):
+        def call(path="."):
+            if str(path) == f"/proc/{sleeper.pid}/fd":
+                sleeper.kill()
+                sleeper.wait()
+            return list_folder(path)
+
+        return call
+
+    for name in ("listdir", "scandir"):
+        monkeypatch.setattr(os, name, ended_just_before(getattr(os, name)))
+    assert movement._links(sleeper.pid) == []
+    assert sleeper.returncode is not None
+
+
 def test_a_process_that_waits_for_its_child(process):
     execute(process, "subprocess.run(['sleep', '600'])")
     assert what_it_waits_for(process, "`sleep 600`")
