@@ -29,7 +29,7 @@ from pathlib import Path
 import psutil
 import torch
 import warm
-from ddp_doctor.launch.supervise import RUN_VARIABLE, sweep, tagged
+from ddp_doctor.launch.supervise import RUN_VARIABLE, environment_of, sweep, tagged
 from disturbance import copy_up_to, flip_a_bit
 from finetune_files import make_examples, make_opt
 from reward_files import make_backbone, make_pairs
@@ -190,7 +190,7 @@ def fault_happened(mark: Path) -> bool:
 def ranks_left(tag: str) -> bool:
     def is_rank(process):
         try:
-            return "LOCAL_RANK" in process.environ()
+            return "LOCAL_RANK" in environment_of(process)
         except psutil.Error:
             return False  # it has just ended
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Self
 
 import psutil
-from ddp_doctor.launch.supervise import sweep, tagged
+from ddp_doctor.launch.supervise import environment_of, sweep, tagged
 
 from ddp_course.launcher.launch import Run, RunFailed, torchrun
 
@@ -112,7 +112,7 @@ class Nodes:
 
         def is_on_node(process):  # and no supervisor: those are children of this process
             with contextlib.suppress(psutil.Error):
-                return process.environ().get(NODE_VARIABLE) == name and process.ppid() != os.getpid()
+                return environment_of(process).get(NODE_VARIABLE) == name and process.ppid() != os.getpid()
             return False
 
         # Again and again: torchrun may have started another rank before it was killed itself.

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import psutil
 
+from ddp_doctor.launch.supervise import environment_of
+
 BUSY = 0.05  # share of a core that a computing rank uses at least
 # Numbers of system calls, by machine: {one that waits for a child: position of the argument that is the child's pid},
 # {those that read from the file descriptor in argument 0}
@@ -133,7 +135,7 @@ def store_ports(processes) -> set[int]:
 def environment(process: psutil.Process) -> dict[str, str]:
     """The variables of a process; {} if this user may not read them, or it is gone."""
     try:
-        return process.environ()
+        return environment_of(process)
     except (psutil.Error, OSError):
         return {}
 

@@ -124,6 +124,15 @@ def test_the_stack_of_a_process_that_is_gone():
     assert stacks.stack_of(process.pid).problem
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the environment is there at once")
+def test_a_rank_that_is_just_starting_is_found():
+    for _ in range(100):
+        with subprocess.Popen(["sleep", "99"], env={"RANK": "0", "WORLD_SIZE": "1"}) as rank:
+            found = by_environment([psutil.Process(rank.pid)])
+            rank.kill()
+        assert found
+
+
 STEPS = """
 import os, sys, time
 from pathlib import Path

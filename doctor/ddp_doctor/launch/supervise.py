@@ -91,7 +91,7 @@ def running_ranks(launcher):
         children = []  # torchrun has just ended
     for process in children:
         try:
-            if process.status() != psutil.STATUS_ZOMBIE and "LOCAL_RANK" in (environment := process.environ()):
+            if process.status() != psutil.STATUS_ZOMBIE and "LOCAL_RANK" in (environment := environment_of(process)):
                 for name, numbers in ranks.items():
                     numbers.add(int(environment[name]))
         except (psutil.Error, OSError, ValueError, KeyError):
