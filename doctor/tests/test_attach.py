@@ -96,6 +96,8 @@ def test_a_job_that_hangs_now(tmp_path):
         text = page(snapshot, verdict)
         assert verdict.ranks == (1,) and all(f"all-reduce {number}, [4] float32" in text for number in (1, 2)), text
         ranks[1].suspend()
+        while ranks[1].status() != psutil.STATUS_STOPPED:  # a signal is sent before it has come
+            time.sleep(0.05)
         verdict = diagnose(look_at_job(job.pid))
         assert verdict.kind == "stopped" and verdict.ranks == (1,)
         ranks[1].resume()
