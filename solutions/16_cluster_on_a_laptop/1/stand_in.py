@@ -65,12 +65,17 @@ def srun(arguments):
     for task in range(2):
         added = {"SLURM_PROCID": str(task), "SLURM_NODEID": str(task), "SLURM_LOCALID": "0", "SLURM_STEP_ID": str(step)}
         added |= dict.fromkeys(("HOSTNAME", "SLURMD_NODENAME"), machine(task))
+        environment, file = os.environ | added, steps / str(step) / str(task)
+
+        def note_pid(file=file):  # in the task's process, before it begins: so scancel finds every task that has begun
+            file.write_text(str(os.getpid()))
+
         try:
-            tasks.append(subprocess.Popen(arguments, env=os.environ | added, start_new_session=True))
+            tasks.append(subprocess.Popen(arguments, env=environment, start_new_session=True, preexec_fn=note_pid))
         except OSError as error:
+            file.unlink()
             print(f"srun: error: {error}", file=sys.stderr)
             return 2
-        (steps / str(step) / str(task)).write_text(str(tasks[-1].pid))
     if terminated_by:  # also the task that was started after the signal
         pass_on(signal.SIGKILL, None)
     while kill_on_bad_exit and None in (codes := [task.poll() for task in tasks]):
