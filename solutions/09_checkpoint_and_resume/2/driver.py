@@ -145,7 +145,8 @@ class Training:
 
     def _history(self):
         path = self.path.with_suffix(".history")
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []  # rank 0 may be writing the last one
+        return [json.loads(line) for line in lines]
 
     def _digests(self):
         """Hashes of the weights, the optimizer's state and the random state, by name."""

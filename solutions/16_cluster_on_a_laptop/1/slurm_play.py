@@ -237,7 +237,8 @@ class Attempt:
     def events(self, name, task=None):
         """The events `name` of this attempt; with `task`, only those of that task."""
         file = self.folder / "events.jsonl"
-        events = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        lines = file.read_text().split("\n")[:-1] if file.exists() else []  # the last one may not be whole yet
+        events = [json.loads(line) for line in lines]
         events = [event for event in events if event["attempt"] == self.number and event["event"] == name]
         return [event for event in events if task in (None, event.get("task"))]
 
