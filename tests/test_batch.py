@@ -12,7 +12,7 @@ from ddp_course.grader import batch
 
 pytestmark = pytest.mark.usefixtures("module_launches_warm")
 
-# Deletes the results, and kills the process that runs the ranks.
+# Deletes the results, and kills the process that runs the ranks. Rank 0 alone: rank 1 could find another parent.
 HOSTILE = """
 import os
 import shutil
@@ -20,7 +20,8 @@ import signal
 
 def global_mean(values):
     shutil.rmtree("RESULTS", ignore_errors=True)
-    os.kill(os.getppid(), signal.SIGKILL)
+    if os.environ["RANK"] == "0":
+        os.kill(os.getppid(), signal.SIGKILL)
 """
 
 # Tries to write outside its folder, and prints its user, its network interfaces and how many processes it sees.
