@@ -9,6 +9,7 @@ import time
 import uuid
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from ddp_doctor.launch import supervise
 from ddp_doctor.launch.rank_output import RankOutput
@@ -24,7 +25,7 @@ def tagged_process():
         tag = uuid.uuid4().hex
         command = [sys.executable, "-c", f"import signal, sys, time\n{code}"]
         environment = {**os.environ, supervise.RUN_VARIABLE: tag}
-        started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE))
+        started.append(subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
         assert started[-1].stdout.readline() == b"ready\n"
         return started[-1], tag
 
@@ -44,11 +45,24 @@ def test_what_ignores_sigterm_is_killed_though_all_time_passes_at_once(tagged_pr
 
 
 def test_the_grace_begins_with_sigterm_not_with_the_search(tagged_process, monkeypatch):
-    code = "signal.signal(15, lambda *_: sys.exit(7)); print('ready', flush=True); time.sleep(600)"
-    process, tag = tagged_process(code)
-    tagged = supervise.tagged
-    monkeypatch.setattr(supervise, "tagged", lambda *args: time.sleep(0.2) or tagged(*args))
-    supervise.sweep(tag, grace=0.1)
+    """Here a search takes 10 s, and the process ends in the second pause after SIGTERM, when it is told to."""
+    code = "signal.signal(15, lambda *_: sys.exit(7 if sys.stdin.read() == 'end' else 8))"
+    process, tag = tagged_process(f"{code}; print('ready', flush=True); time.sleep(600)")
+    now, pauses = [0.0], itertools.count(1)
+
+    def search(*_):
+        now[0] += 10
+        return [psutil.Process(process.pid)] if process.poll() is None else []
+
+    def pause(seconds):
+        now[0] += seconds
+        if next(pauses) == 2:
+            process.communicate(b"end")
+
+    stand_in = SimpleNamespace(monotonic=lambda: now[0], time=time.time, sleep=pause)
+    monkeypatch.setattr(supervise, "tagged", search)
+    monkeypatch.setattr(supervise, "time", stand_in)
+    supervise.sweep(tag, grace=5)
     assert process.wait() == 7
 
 
