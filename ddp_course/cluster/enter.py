@@ -43,27 +43,37 @@ def start(task):
     The first child enters the machine's namespaces and ends as its own child, which is in the pid namespace and becomes
     the command.
     """
+    parent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with(parent)
     try:
         enter_namespaces(task["pid"])
-        child = os.fork()
+        parent, child = os.getpid(), os.fork()
         if not child:
+            end_with(parent)
             run(task)
     except OSError as error:
         sys.stderr.write(f"cannot enter the machine: {error}\n")
         sys.stderr.flush()
         os._exit(126)
     signal.signal(signal.SIGTERM, lambda *_: send(child, signal.SIGTERM))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     end_like(os.waitpid(child, 0)[1])
+
+
+def end_with(parent):
+    """From now on this process ends with its parent, also if that has ended since the fork."""
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() not in (parent, 0):  # 0: a process of another pid namespace
+        os._exit(128 + signal.SIGKILL)
 
 
 def run(task):
     """Replace this process by the command."""
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     try:
         if task.get("log"):
             log = os.open(task["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -100,9 +110,11 @@ def main(tasks):
             send(pid, number)
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the commands as well
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # in each process, until it can pass it on
     for task in tasks:
         running[start(task)] = task
     signal.signal(signal.SIGTERM, pass_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     while running:
         pid, status = os.waitpid(-1, os.WNOHANG if failed_at else 0)
         if pid:
