@@ -5,6 +5,7 @@ import random
 import socket
 import subprocess
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
@@ -183,6 +184,18 @@ def test_a_store_that_opens_while_this_rank_is_stopped_is_found(monkeypatch):
     monkeypatch.setattr(rendezvous.socket, "create_connection", connect)
     rendezvous._wait_for_answer(1, "127.0.0.1", 29500, 30, 30, launcher_serves=False, launcher=os.getppid())
     assert len(attempts) == 2
+
+
+def test_a_launcher_that_ends_when_it_has_just_answered_is_noticed(monkeypatch):
+    """torch's store would go on trying to connect to it, here for ten minutes."""
+    ended = threading.Event()
+    monkeypatch.setattr(rendezvous.dist, "TCPStore", lambda *_, **__: ended.wait(600))
+    monkeypatch.setattr(rendezvous, "launcher_is_gone", lambda launcher: True)
+    try:
+        with pytest.raises(InputError, match="rank 1 ends: its launcher has ended before it met the others"):
+            rendezvous._connect(1, "127.0.0.1", 29500, False, 600, time.monotonic() + 600, os.getppid())
+    finally:
+        ended.set()
 
 
 @pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT"])

@@ -63,7 +63,7 @@ def wait_for_all_ranks(rank: int, size: int, seconds: float, launcher: int) -> d
     # The agent keeps one store over restarts. Without a prefix, restarted ranks would read stale addresses.
     # A store served by rank 0 is new, and needs no prefix; agents may disagree on the number of restarts.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", 0) if launcher_serves else 0
-    store = dist.PrefixStore(f"attempt_{attempt}", _connect(rank, address, port, serve, seconds, deadline))
+    store = dist.PrefixStore(f"attempt_{attempt}", _connect(rank, address, port, serve, seconds, deadline, launcher))
     with store_errors():
         if store.add(f"rank_{rank}", 1) == 1:
             store.add("ranks", 1)
@@ -83,7 +83,9 @@ def wait_for_all_ranks(rank: int, size: int, seconds: float, launcher: int) -> d
     return store
 
 
-def _connect(rank: int, address: str, port: int, serve: bool, seconds: float, deadline: float) -> dist.Store:
+def _connect(
+    rank: int, address: str, port: int, serve: bool, seconds: float, deadline: float, launcher: int
+) -> dist.Store:
     """Connect to the TCPStore or serve it. In a thread, because TCPStore waits forever for a server of another kind."""
     outcome: list[dist.Store | Exception] = []
 
@@ -96,7 +98,11 @@ def _connect(rank: int, address: str, port: int, serve: bool, seconds: float, de
 
     thread = threading.Thread(target=connect, daemon=True)
     thread.start()
-    thread.join(max(1.0, deadline - time.monotonic()))
+    last = time.monotonic() + max(1.0, deadline - time.monotonic())
+    while thread.is_alive() and (left := last - time.monotonic()) > 0:
+        thread.join(min(left, 0.25))
+        if thread.is_alive() and launcher_is_gone(launcher):  # since it has answered
+            raise InputError(f"rank {rank} ends: its launcher has ended before it met the others at {address}:{port}")
     result = outcome[0] if outcome else f"it does not answer as torch's store does within {seconds:g} s"
     if isinstance(result, dist.Store):
         return result
