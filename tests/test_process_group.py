@@ -230,7 +230,7 @@ def test_a_wait_for_the_others_is_as_long_as_it_says(monkeypatch, set_job, what,
         mute.bind(("127.0.0.1", 0))
         if what == "another service":
             mute.listen()
-        port = str(mute.getsockname()[1]) if what == "another service" else str(free_port())
+        port = str(mute.getsockname()[1])  # nobody else can serve it: it is bound, and refuses until it listens
         has_agent = what == "the launcher is gone"
         set_job(RANK="1", LOCAL_RANK="1", MASTER_ADDR=address, MASTER_PORT=port)
         monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", str(has_agent))
