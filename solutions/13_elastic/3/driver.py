@@ -21,7 +21,9 @@ def drive(train, steps, signals):
     """
     rank, made, saves, reduced_in = dist.get_rank(), [], [], []
     all_reduce, number = dist.all_reduce, count(1)
-    Path(f"rank_{rank}.pid").write_text(str(os.getpid()))
+    if not (file := Path(f"rank_{rank}.pid")).exists():  # once, and whole: another rank may read it in the next call
+        file.with_suffix(".new").write_text(str(os.getpid()))
+        file.with_suffix(".new").rename(file)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as at the start of a process
 
     def gradient(step):
