@@ -95,9 +95,10 @@ def end_when_waited_for():
 
     def future_of(work):
         future = get_future(work)
-        if id(work) not in unfinished:
+        operation = unfinished.get(id(work))  # gloo's thread may end it at any moment
+        if operation is None:
             return future
-        targets = [target for target, _ in unfinished[id(work)].pairs]
+        targets = [target for target, _ in operation.pairs]
 
         def finish(ended_future):
             ended_future.wait()  # raises the operation's error
