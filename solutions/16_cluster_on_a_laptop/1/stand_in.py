@@ -73,7 +73,7 @@ def srun(arguments):
         try:
             tasks.append(subprocess.Popen(arguments, env=environment, start_new_session=True, preexec_fn=note_pid))
         except OSError as error:
-            file.unlink()
+            file.unlink(missing_ok=True)
             print(f"srun: error: {error}", file=sys.stderr)
             return 2
     if terminated_by:  # also the task that was started after the signal
