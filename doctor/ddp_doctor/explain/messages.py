@@ -360,7 +360,8 @@ MESSAGES = [
     ),
     symptom(
         "NCCL: timeout",
-        "Watchdog caught collective operation timeout | timed out in blocking wait | collective timeout from",
+        "Watchdog caught collective operation timeout | timed out in blocking wait | collective timeout from | "
+        "timeout watchdog detected operation timeout",  # the last one: from torch 2.15 on
         "the rank waited for the others until the timeout of the group",
         "Look at the rank that is behind, not at those that waited.",
         "hang",
