@@ -55,9 +55,9 @@ def main():
     defaults = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
     os.environ |= {name: os.environ.get(name, value) for name, value in defaults.items()}
     rank, world_size, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    gpus, processes = torch.cuda.device_count(), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    if 0 < gpus < processes:
-        raise SystemExit(f"{processes} processes need as many GPUs, here are {gpus}" if local_rank == 0 else 1)
+    gpus = torch.cuda.device_count()
+    if 0 < gpus <= local_rank:  # the first process without a GPU speaks for all that have none
+        raise SystemExit(f"process {local_rank} has no GPU, here are {gpus}; start {gpus}" if local_rank == gpus else 1)
     gpu = torch.device("cuda", local_rank) if gpus else None
     if gpu:
         torch.cuda.set_device(gpu)  # before anything allocates: by default every rank would take GPU 0

@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+import torch.distributed as dist
 import warm
 from disturbance import wait_until
 
@@ -282,15 +283,12 @@ def test_ranks_notice_that_their_launcher_has_ended_before_they_had_met(tmp_path
     assert "has ended" in report.read_text()
 
 
-TOO_FEW_GPUS = r"2 processes were started on this machine but it has 1 GPU\(s\)"
-
-
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
         ({"WORLD_SIZE": "2"}, "LOCAL_RANK is not set, so each process would take GPU 0"),
-        ({"WORLD_SIZE": "2", "LOCAL_RANK": "1"}, TOO_FEW_GPUS),
-        ({"LOCAL_WORLD_SIZE": "2"}, TOO_FEW_GPUS),
+        ({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}, "process 1 of this .* has no GPU .* here are 1; use"),
+        ({"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "2"}, "process 2 of this .* has no GPU .* here are 1; use"),
     ],
 )
 def test_no_gpu_is_guessed_or_shared(monkeypatch, variables, message):
@@ -301,6 +299,20 @@ def test_no_gpu_is_guessed_or_shared(monkeypatch, variables, message):
         monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match=message):
         process_group.start(device="cuda")
+
+
+def test_each_process_may_see_its_own_gpu_alone(monkeypatch):
+    """As with `torchrun --virtual-local-rank`: LOCAL_RANK is 0 for all processes of the machine."""
+    chosen = []
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr("torch.cuda.set_device", chosen.append)
+    monkeypatch.setattr(process_group, "wait_for_all_ranks", lambda *_: dist.HashStore())
+    monkeypatch.setattr(dist, "init_process_group", lambda **_: None)
+    monkeypatch.setattr(process_group, "_started", None)
+    for name, value in {"RANK": "3", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    assert process_group.start().device == torch.device("cuda", 0) and chosen == [0]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the names of threads in /proc")

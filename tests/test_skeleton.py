@@ -259,20 +259,23 @@ def test_a_validation_of_the_trainers_reads_no_number_before_its_end():
     assert reads.count == 0
 
 
-@pytest.mark.parametrize("local_rank", [0, 1])
-def test_more_processes_than_gpus_is_one_sentence(local_rank, monkeypatch):
+@pytest.mark.parametrize(("local_rank", "code"), [(2, "process 2 has no GPU, here are 2; start 2"), (3, 1)])
+def test_more_processes_than_gpus_is_one_sentence(local_rank, code, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["skeleton_ddp.py"])
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     for name in ("RANK", "LOCAL_RANK"):
         monkeypatch.setenv(name, str(local_rank))
     for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
-        monkeypatch.setenv(name, "2")
+        monkeypatch.setenv(name, "4")
     with pytest.raises(SystemExit) as refused:
         skeleton_ddp.main()
-    assert refused.value.code == (1 if local_rank else "2 processes need as many GPUs, here are 1")
+    assert refused.value.code == code
 
 
-def test_nccl_gets_the_gpu_of_the_rank(monkeypatch):
+@pytest.mark.parametrize(("gpus", "local_rank"), [(2, 1), (1, 0)], ids=["all_gpus_visible", "virtual_local_rank"])
+def test_nccl_gets_the_gpu_of_the_rank(gpus, local_rank, monkeypatch):
+    """With `torchrun --virtual-local-rank` each process sees its own GPU alone, and LOCAL_RANK is 0 for all."""
+
     class Started(Exception):
         pass
 
@@ -280,15 +283,15 @@ def test_nccl_gets_the_gpu_of_the_rank(monkeypatch):
         raise Started(arguments, options)
 
     monkeypatch.setattr(sys, "argv", ["skeleton_ddp.py"])
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch.distributed, "init_process_group", start)
-    for name, value in {"RANK": 3, "LOCAL_RANK": 1, "WORLD_SIZE": 4, "LOCAL_WORLD_SIZE": 2}.items():
+    for name, value in {"RANK": 3, "LOCAL_RANK": local_rank, "WORLD_SIZE": 4, "LOCAL_WORLD_SIZE": 2}.items():
         monkeypatch.setenv(name, str(value))
     with pytest.raises(Started) as started:
         skeleton_ddp.main()
     timeout = timedelta(seconds=120)
-    assert started.value.args == (("nccl",), {"timeout": timeout, "device_id": torch.device("cuda", 1)})
+    assert started.value.args == (("nccl",), {"timeout": timeout, "device_id": torch.device("cuda", local_rank)})
 
 
 def test_ctrl_c_ends_it_while_torch_is_imported(tmp_path):

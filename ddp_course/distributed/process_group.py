@@ -60,7 +60,8 @@ def start(timeout_seconds: float = 60, device: str = "auto") -> World:
     device: "auto", "cpu" or "cuda". A collective that waits longer than `timeout_seconds` raises: torch's own default
     is half an hour with gloo and ten minutes with NCCL.
     Called again before `stop`, it returns the same world.
-    Raises InputError for more processes than GPUs, for invalid environment variables, and as `wait_for_all_ranks`.
+    Raises InputError for a process without a GPU of its own, for invalid environment variables, and as
+    `wait_for_all_ranks`.
     """
     global _started
     if _started and dist.is_initialized():
@@ -139,11 +140,10 @@ def _pin_device(device: str, local_rank: int) -> torch.device:
         raise InputError("--device cuda was asked for, but torch sees no CUDA device; use --device cpu")
     if integer_from_environment("WORLD_SIZE", 1, least=1) > 1 and "LOCAL_RANK" not in os.environ:
         raise InputError("LOCAL_RANK is not set, so each process would take GPU 0; start the job with torchrun")
-    processes = max(integer_from_environment("LOCAL_WORLD_SIZE", 1, least=1), local_rank + 1)
-    gpus = torch.cuda.device_count()
-    if processes > gpus:
+    gpus = torch.cuda.device_count()  # of this process: one with `torchrun --virtual-local-rank`, and LOCAL_RANK is 0
+    if local_rank >= gpus:
         raise InputError(
-            f"{processes} processes were started on this machine but it has {gpus} GPU(s); "
+            f"process {local_rank} of this machine has no GPU of its own, here are {gpus}; "
             f"use --nproc-per-node={gpus}, or --device cpu"
         )
     torch.cuda.set_device(local_rank)
