@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 from disturbance import wait_until
@@ -142,23 +143,29 @@ def script_of(answer):
 PLAYED = {
     "scontrol": 'if [ "$1" = requeue ]; then echo "requeued $2" >>log; kill -KILL $PPID; else echo node1; fi',
     "srun": 'while [ "${1#--}" != "$1" ]; do shift; done; bash -c \'echo $$ >task; exec "$@"\' task "$@" & wait $!',
+    "squeue": 'echo "$STATE"',
     "scancel": 'echo "scancel $*" >>log; kill -TERM "$(cat task)"; sleep 2',
     "torchrun": """trap 'echo "torchrun is asked" >>log; exit 1' TERM
         echo "torchrun $*, $OMP_NUM_THREADS threads" >>log; while :; do sleep 0.1; done""",
 }
 
 
-@pytest.mark.parametrize("state", ["RUNNING", "CANCELLED"])
-def test_the_template_where_slurm_signals_the_first_process_of_a_task_alone(state, tmp_path):
-    """It saves and is requeued, unless it was cancelled."""
-    for name, text in (PLAYED | {"squeue": f"echo {state}"}).items():
+@pytest.fixture
+def played(tmp_path):
+    """The environment of a batch script on a node of the played Slurm, whose log is in this folder."""
+    for name, text in PLAYED.items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
         (tmp_path / name).chmod(0o755)
     slurm = {"JOB_ID": 20007, "JOB_NAME": "job", "JOB_NODELIST": "node1", "NNODES": 1, "CPUS_PER_TASK": 16}
     slurm["GPUS_ON_NODE"] = 4
     env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURMD_NODENAME": "node1"}
-    env |= {f"SLURM_{name}": str(value) for name, value in slurm.items()}
-    log = tmp_path / "log"
+    return env | {f"SLURM_{name}": str(value) for name, value in slurm.items()}
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "CANCELLED"])
+def test_the_template_where_slurm_signals_the_first_process_of_a_task_alone(state, played, tmp_path):
+    """It saves and is requeued, unless it was cancelled."""
+    log, env = tmp_path / "log", played | {"STATE": state}
     batch = subprocess.Popen(["bash", os.path.abspath(TEMPLATE), "--steps", "9"], cwd=tmp_path, env=env)
     try:
         assert wait_until(lambda: log.exists() and "\n" in log.read_text())  # the file is there before its first line
@@ -171,6 +178,16 @@ def test_the_template_where_slurm_signals_the_first_process_of_a_task_alone(stat
     assert then == ["scancel --signal=TERM 20007.0", "torchrun is asked", *requeued]
     assert "--nproc-per-node=4 " in started and "--rdzv-endpoint=node1:10007 " in started
     assert started.endswith("--run-dir runs/job-20007 --resume auto --steps 9, 4 threads")
+
+
+def test_a_signal_before_the_template_has_started_torchrun_is_not_lost(played, tmp_path):
+    """The task's shell signals itself there; torchrun would then run to the time limit."""
+    text = Path(TEMPLATE).read_text()
+    start = "  torchrun --nnodes"
+    assert start in text
+    (tmp_path / "batch").write_text(text.replace(start, f"  kill -TERM $BASHPID\n{start}"))
+    done = subprocess.run(["bash", "batch"], cwd=tmp_path, env=played | {"STATE": "CANCELLED"}, timeout=600)
+    assert done.returncode == 75
 
 
 def test_without_slurm_one_sentence_says_what_to_install(monkeypatch):
