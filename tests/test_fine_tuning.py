@@ -1,9 +1,11 @@
 """Layers that were not trained, and packing; notebook 27 asserts the losses, the gradients and the merging."""
 
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 from finetune_files import make_opt
 from torch import nn
 
@@ -30,6 +32,22 @@ def test_a_layer_that_did_not_move_is_named():
 def test_adapters_are_on_the_device_of_the_model():
     adapters = add_adapters(nn.ModuleDict({name: nn.Linear(4, 4) for name in NAMES}).to("meta"), NAMES, rank=2, alpha=4)
     assert [parameter.device.type for parameter in adapters.values()] == ["meta"] * 4
+
+
+class Logits(nn.Embedding):
+    def forward(self, input_ids):
+        return SimpleNamespace(logits=super().forward(input_ids))
+
+
+def test_a_step_sends_no_number_from_the_cpu_if_the_batch_is_elsewhere(monkeypatch):
+    """NCCL refuses it. The meta device stands for a GPU; it has no numbers, so the step ends at its last line."""
+    devices = []
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor: devices.append(tensor.device.type))
+    with torch.device("meta"):
+        batch, model = {name: torch.zeros(2, 5).long() for name in ("input_ids", "labels")}, Logits(7, 7)
+    with pytest.raises(RuntimeError, match="item"):
+        step_loss(model, [batch], 2)
+    assert devices == ["meta", "meta"]
 
 
 # ---- packing -----------------------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ def step_loss(model: nn.Module, batches: list[Batch], rank_count: int, mean_over
     step_tokens = torch.stack([(batch["labels"][:, 1:] != IGNORED).sum() for batch in batches]).sum()
     if rank_count > 1:
         dist.all_reduce(step_tokens)  # before the first backward
-    total = torch.zeros((), dtype=torch.float64)
+    total = torch.zeros((), dtype=torch.float64, device=step_tokens.device)
     for batch in batches:
         sync = rank_count == 1 or batch is batches[-1]
         sharded = hasattr(model, "set_requires_gradient_sync")  # FSDP2's, in place of no_sync

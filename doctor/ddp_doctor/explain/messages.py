@@ -439,7 +439,7 @@ MESSAGES = [
     ),
     symptom(
         "store: gone",
-        "should dump | sendBytes failed | recvValue failed | Broken pipe",
+        "should dump | TCPStore check for dump key | sendBytes failed | recvValue failed | Broken pipe",
         "the store of rank 0 was gone: rank 0 had ended",
         "Look at how rank 0 ended: this line only says that it has.",
     ),
