@@ -15,6 +15,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.tensor import distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, default_collate
@@ -105,6 +106,29 @@ def configuration():
     torch.load(FOLDER / "object.pt", weights_only=True)
 
 
+def other_shape_in_backward():
+    rows, weight = [4, 3], torch.ones(4, 4, requires_grad=True)
+    checkpoint(lambda x: (x[: rows.pop(0)] @ weight).relu().sum(), torch.ones(4, 4), use_reentrant=False).backward()
+
+
+def two_dtypes():
+    blocks = nn.Sequential(nn.Linear(1, 1, dtype=torch.bfloat16), nn.Linear(1, 1))
+    FullyShardedDataParallel(blocks, device_id=torch.device("cpu"))
+
+
+def norm_over_two_meshes():
+    meshes = dist.init_device_mesh("cpu", (1,)), dist.init_device_mesh("cpu", (1, 1))
+    weights = [nn.Parameter(distribute_tensor(torch.ones(1), mesh)) for mesh in meshes]
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    nn.utils.clip_grad_norm_(weights, 1.0)
+
+
+def other_keys():
+    dcp.save({"a": torch.ones(1)}, checkpoint_id=FOLDER / "keys")
+    dcp.load({"b": torch.ones(1)}, checkpoint_id=FOLDER / "keys")
+
+
 def frozen():
     return nn.Linear(1, 1).requires_grad_(False)
 
@@ -148,6 +172,13 @@ WITH_GROUP = {
     ),
     "got mixed torch.Tensor and DTensor, need to convert all torch.Tensor to DTensor before calling distributed "
     "operators!": added_to_a_shard,
+    "All operands in aten.stack.default must have the same mesh": norm_over_two_meshes,
+    "Must flatten tensors with uniform dtype but got torch.bfloat16 and torch.float32": two_dtypes,
+    "Only Tensors of floating point and complex dtype can require gradients": lambda: nn.Parameter(
+        torch.ones(1, dtype=torch.uint8)
+    ),
+    "Recomputed values for the following tensors have different metadata than during the forward "
+    "pass.": other_shape_in_backward,
     "FSDP needs a non-CPU accelerator device, but no accelerator device is detected.": lambda: FullyShardedDataParallel(
         nn.Linear(1, 1)
     ),
@@ -173,6 +204,10 @@ WITH_GROUP = {
     ),
     "size mismatch for weight: copying a param with shape torch.Size([1, 1]) from checkpoint, the shape in current "
     "model is torch.Size([1, 2]).": lambda: nn.Linear(2, 1).load_state_dict(nn.Linear(1, 1).state_dict()),
+    "copying a param with shape torch.Size([0]) from checkpoint": lambda: nn.Linear(1, 1).load_state_dict(
+        {"weight": torch.ones(0), "bias": torch.ones(1)}
+    ),
+    "Missing key in checkpoint state_dict": other_keys,
     "loaded state dict contains a parameter group that doesn't match the size of optimizer's group": lambda: adamw(
         1
     ).load_state_dict(adamw(2).state_dict()),
