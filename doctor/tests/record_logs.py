@@ -55,6 +55,8 @@ LAUNCHES = {
     "module_keys": (FAILING / "module_keys.py", TWO, {}),
     "attribute": (FAILING / "attribute.py", TWO, {}),
     "dtensor": (FAILING / "dtensor.py", TWO, {}),
+    "recomputed": (FAILING / "recomputed.py", TWO, {}),
+    "missing_key": (FAILING / "missing_key.py", TWO, {}),
     "no_group": (FAILING / "no_group.py", TWO, {}),
     "no_rank": (FAILING / "no_rank.py", [], {}),
     "no_backend": (FAILING / "no_backend.py", TWO, {}),

@@ -156,12 +156,32 @@ MESSAGES = [
         "other. A gradient norm under FSDP2 is a DTensor, too.",
     ),
     cause(
+        "recomputed otherwise",
+        "have different metadata than during the forward pass | A different number of tensors was saved during",
+        "activation checkpointing ran a block again, and it did not make the same tensors",
+        "Compare the saved and the recomputed shape; checkpoint(..., debug=True) names the operations. Known reasons: "
+        "routing to experts, context parallelism, ZeRO-3 with frozen weights, torch.compile.",
+    ),
+    cause(
+        "device_map in a distributed run",
+        "loaded with `device_map='auto'` in any distributed mode",
+        "device_map='auto' spreads one model over all GPUs, and each process needs a whole one",
+        "Load without device_map; in 8 or 4 bits with device_map={'': torch.cuda.current_device()}.",
+    ),
+    cause(
         "SyncBatchNorm without a group",
         "SyncBatchNorm layers only work with | SyncBatchNorm expected input tensor to be on",
         "SyncBatchNorm runs on GPUs only",
         "Convert to SyncBatchNorm only when the job runs on GPUs with more than one rank.",
     ),
     # --- files
+    cause(
+        "key that the checkpoint lacks",
+        "Missing key in checkpoint state_dict",
+        "torch.distributed.checkpoint was to load a key that the files do not have",
+        "Compare with FileSystemReader(path).read_metadata().state_dict_metadata: nesting, prefixes, optimizer state "
+        "that did not exist yet. DefaultLoadPlanner(allow_partial_load=True) skips such keys.",
+    ),
     cause(
         "torn checkpoint",
         "PytorchStreamReader failed | failed finding central directory | invalid header or archive is corrupted",

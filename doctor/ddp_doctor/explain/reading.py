@@ -1,6 +1,7 @@
 """Reads the facts from logs."""
 
 import re
+from dataclasses import replace
 
 from ddp_doctor.explain.facts import EXCEPTION, SIGNAL_NAMES, Event, Facts, Wait
 from ddp_doctor.explain.log_lines import Line, Log
@@ -169,6 +170,8 @@ class _Reader:
                 chosen = event
             elif "in DataLoader worker process" in chosen.text:  # the original traceback follows
                 chosen = event
+            elif "CheckpointException ranks:" in chosen.text:  # the tracebacks of the ranks follow, inside of torch
+                chosen = replace(event, frames=chosen.frames)
         if chosen and "Exception ignored in" not in previous:
             self._add(chosen)
 
@@ -210,7 +213,11 @@ class _Reader:
             if line.stream != header.stream and line.text.strip():
                 continue  # another process wrote in between
             content = line.text[indent:] if line.text[:indent].isspace() else line.text
-            if state != "frames" and HEADER in content and (state == "chain" or "Original" in content):
+            if (
+                state != "frames"
+                and HEADER in content
+                and (state == "chain" or "Original" in content or "(RANK " in content)
+            ):
                 yield first, "\n".join(text), tuple(frames)
                 frames, text, first, state = [], [], None, "frames"
             elif HEADER in content or content.startswith(("Sending process", "srun: ")):
