@@ -173,6 +173,9 @@ WITH_GROUP = {
     "got mixed torch.Tensor and DTensor, need to convert all torch.Tensor to DTensor before calling distributed "
     "operators!": added_to_a_shard,
     "All operands in aten.stack.default must have the same mesh": norm_over_two_meshes,
+    "mat1 and mat2 must have the same dtype, but got Float and BFloat16": lambda: nn.Linear(1, 1, dtype=torch.bfloat16)(
+        torch.ones(1, 1)
+    ),
     "Must flatten tensors with uniform dtype but got torch.bfloat16 and torch.float32": two_dtypes,
     "Only Tensors of floating point and complex dtype can require gradients": lambda: nn.Parameter(
         torch.ones(1, dtype=torch.uint8)
