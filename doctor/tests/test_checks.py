@@ -50,10 +50,15 @@ def without(*kinds, ranks=BOTH, begin=0, end=None):
     return edit
 
 
+def filled(value):
+    """Gradients of the four parameters, each number the same."""
+    return [[value] * 6] * 3 + [[value]]
+
+
 COLUMN, TRANSPOSED, REPEATED = [[4], [2]], [[2, 3], [1, 2]], [[1000], [0]]  # views: shape and strides
 
 
-def collective_gets(name, views, ranks=BOTH):
+def gives(name, views, ranks=BOTH):
     """Gives the first collective another name, and these views on these ranks."""
 
     def edit(run):
@@ -66,7 +71,7 @@ def collective_gets(name, views, ranks=BOTH):
 def opposite(run):
     """Gradients that nearly cancel out in the mean over the ranks."""
     for rank, sign in enumerate((1, -1)):
-        put("step", (rank,), local=[[sign + 1e-4] * 6] * 3 + [[sign + 1e-4]], used=[[0.5] * 6] * 3 + [[0.5]])(run)
+        put("step", (rank,), local=filled(sign + 1e-4), used=filled(0.5))(run)
 
 
 def not_sent(run):
@@ -197,10 +202,14 @@ def other_weights(begin=0, **facts):
 
 NO_GROUP, NO_DDP = without("group begins", "group ends"), without("ddp")
 OWN = {"on_gradients": True, "is_async": False, "values": [], "number": 900}
+OWN_SEND, OWN_SUM = (add("collective", 5, name=name, **OWN) for name in ("send", "all_reduce"))
 ASYNC = {"on_gradients": False, "is_async": True, "values": [], "number": 901}
+ONE_TRANSPOSED = gives("all_reduce", [TRANSPOSED], (1,))
 STARTS_APART = put("step", (1,), end=1, weights_before=other)
 MODEL_PARALLEL = add("collective", 3.5, name="send", on_gradients=False, is_async=False, values=[], number=902)
 BUFFERS_DIFFER = several(*(put("call", (rank,), buffers={"mean": rank, "var": rank}) for rank in BOTH))
+MEANS_DIFFER = several(*(put("call", (rank,), buffers={"mean": rank + 1}) for rank in BOTH))
+SUMS_OF_10_AND_5 = several(put("backward", reduction="sum", factor=0.1), put("backward", (1,), factor=0.2))
 OTHER_START, OTHER_GRADIENTS = put("step", weights_before=other), put("step", gradients=other)
 NO_STATE = put("step", state=[None] * 4)
 SAME_SAMPLES = several(same("indices", "indices"), put("batch", samples=None))
@@ -212,39 +221,24 @@ PRINTED = several(
     put("backward", (1,), end=1, value=0.2),
     add("print", 6.5, (0,), numbers=["0.777"]),
 )
+ROUNDED = put("print", numbers=["0.7"])
 RATE_3 = put("rates", highest=[0.15])
+REVERSED = same("batch", "samples", end=7, step=-1)
 SHARE = same("batch", "samples", 1, 4)
 DRAW = add("draw", 6.5, generator="numpy", state=1, is_array=False)
+TORCH_DRAWS = put("fetch", drawn={"torch": 1})
 LOADER_OF_ITS_OWN = put("epoch", distributed=False)
 ROWS = [
     ("views", "R", [NO_GROUP], "unknown", "no process group"),
     ("views", "R", [], "ok", "contiguous, or laid out alike"),
-    ("views", "R", [collective_gets("all_reduce", [TRANSPOSED])], "ok", "contiguous, or laid out alike"),
-    (
-        "views",
-        "R",
-        [collective_gets("all_reduce", [TRANSPOSED], (1,))],
-        "wrong",
-        "rank 1 gives all_reduce a view of shape [2, 3]",
-    ),
-    (
-        "views",
-        "R",
-        [collective_gets("broadcast", [COLUMN])],
-        "wrong",
-        "rank 0 gives broadcast a view of shape [4] with strides",
-    ),
-    (
-        "views",
-        "R",
-        [collective_gets("reduce", [REPEATED])],
-        "wrong",
-        "strides [0]; gloo takes the 1,000 numbers that lie next",
-    ),
-    ("views", "R", [collective_gets("scatter", [TRANSPOSED])], "wrong", "rank 0 gives scatter a view of shape [2, 3]"),
-    ("views", "R", [collective_gets("reduce_scatter", [COLUMN, COLUMN])], "ok", "contiguous, or laid out alike"),
-    ("views", "R", [collective_gets("reduce_scatter", [TRANSPOSED])], "wrong", "Pass x.contiguous()"),
-    ("views", "R", [collective_gets("all_gather", [COLUMN])], "ok", "contiguous, or laid out alike"),
+    ("views", "R", [gives("all_reduce", [TRANSPOSED])], "ok", "contiguous, or laid out alike"),
+    ("views", "R", [ONE_TRANSPOSED], "wrong", "rank 1 gives all_reduce a view of shape [2, 3]"),
+    ("views", "R", [gives("broadcast", [COLUMN])], "wrong", "rank 0 gives broadcast a view of shape [4] with strides"),
+    ("views", "R", [gives("reduce", [REPEATED])], "wrong", "strides [0]; gloo takes the 1,000 numbers that lie next"),
+    ("views", "R", [gives("scatter", [TRANSPOSED])], "wrong", "rank 0 gives scatter a view of shape [2, 3]"),
+    ("views", "R", [gives("reduce_scatter", [COLUMN, COLUMN])], "ok", "contiguous, or laid out alike"),
+    ("views", "R", [gives("reduce_scatter", [TRANSPOSED])], "wrong", "Pass x.contiguous()"),
+    ("views", "R", [gives("all_gather", [COLUMN])], "ok", "contiguous, or laid out alike"),
     ("exit", "R", [NO_GROUP], "unknown", "made no process group"),
     ("exit", "R", [has(complete=False)], "unknown", "did not come to its end"),
     ("exit", "R", [without("group ends")], "wrong", "ranks 0, 1 never called"),
@@ -265,13 +259,7 @@ ROWS = [
     ("replicas", "R", [put("step", sums=[[math.nan, math.nan]] * 4)], "ok", "equal after each of 6 steps"),
     ("replicas", "R", [other_weights()], "wrong", "start from different weights"),
     ("replicas", "R", [other_weights(), NO_DDP], "unknown", "whether they should is not known"),
-    (
-        "replicas",
-        "R",
-        [other_weights(), NO_DDP, add("collective", 5, name="send", **OWN)],
-        "unknown",
-        "whether they should is not known",
-    ),
+    ("replicas", "R", [other_weights(), NO_DDP, OWN_SEND], "unknown", "whether they should is not known"),
     ("replicas", "R", [other_weights(2, gradients=other)], "wrong", "from step 3 on; the ranks step with different"),
     ("replicas", "R", [other_weights(2, state=[1] * 4)], "wrong", "the optimizers' states differ"),
     ("replicas", "R", [other_weights(2)], "wrong", "different steps from the same gradient"),
@@ -289,20 +277,8 @@ ROWS = [
     ("averaged", "R", [put("step", local=[None] * 4)], "unknown", "could not be compared"),
     ("averaged", "R", [put("step", local=[[0.0]] * 4, used=[[0.0]] * 4)], "unknown", "could not be compared"),
     ("averaged", "R", [put("step", used=[[1.0] * 6] * 3 + [None])], "unknown", "could not be compared"),
-    (
-        "averaged",
-        "R",
-        [put("step", local=[[1.0] * 6] * 3 + [[1.0]], used=[[0.4] * 6] * 3 + [[0.4]])],
-        "unknown",
-        "equal",
-    ),
-    (
-        "averaged",
-        "R",
-        [put("step", local=[[1.0] * 6] * 3 + [[1.0]], used=[[2.0] * 6] * 3 + [[2.0]])],
-        "wrong",
-        "summed",
-    ),
+    ("averaged", "R", [put("step", local=filled(1.0), used=filled(0.4))], "unknown", "equal"),
+    ("averaged", "R", [put("step", local=filled(1.0), used=filled(2.0))], "wrong", "summed"),
     ("averaged", "R", [opposite], "unknown", "could not be compared"),
     ("averaged", "R", [not_sent], "wrong", "each rank steps with its own."),
     ("averaged", "R", [not_sent, STARTS_APART], "wrong", "each rank steps with its own."),
@@ -324,22 +300,10 @@ ROWS = [
     ("buffers", "R", [], "unknown", "no model with buffers"),
     ("buffers", "L", [in_calls(buffers={})], "unknown", "no model with buffers"),
     ("buffers", "R", [put("call", end=1, buffers={"mean": 1})], "unknown", "one forward pass only"),
-    (
-        "buffers",
-        "R",
-        [put("call", (0,), buffers={"mean": 1}), put("call", (1,), buffers={"mean": 2})],
-        "wrong",
-        "mean differs",
-    ),
+    ("buffers", "R", [MEANS_DIFFER], "wrong", "mean differs"),
     ("buffers", "R", [BUFFERS_DIFFER], "wrong", "mean, var differ between"),
     ("buffers", "R", [BUFFERS_DIFFER, NO_DDP], "unknown", "mean differs between the ranks; whether"),
-    (
-        "buffers",
-        "R",
-        [BUFFERS_DIFFER, NO_DDP, add("collective", 5, name="all_reduce", **OWN)],
-        "wrong",
-        "mean, var differ",
-    ),
+    ("buffers", "R", [BUFFERS_DIFFER, NO_DDP, OWN_SUM], "wrong", "mean, var differ"),
     ("state", "L", [NO_DDP], "unknown", "not known whether the ranks"),
     ("state", "L", [in_calls((1,), train=False, weights=1)], "wrong", "has other weights on each rank"),
     ("state", "L", [in_calls((1,), train=False, weights=None)], "ok", "the same weights"),
@@ -348,13 +312,7 @@ ROWS = [
     ("tokens", "R", [NO_DDP], "unknown", "no gradients are averaged"),
     ("tokens", "R", [put("backward", reduction="other")], "unknown", "how the loss is reduced"),
     ("tokens", "R", [put("backward", (1,), count=4)], "wrong", "(8 and 4 in one pass)"),
-    (
-        "tokens",
-        "R",
-        [put("backward", reduction="sum", factor=0.1), put("backward", (1,), factor=0.2)],
-        "wrong",
-        "(10 and 5 in",
-    ),
+    ("tokens", "R", [SUMS_OF_10_AND_5], "wrong", "(10 and 5 in"),
     ("scale", "R", [has(single="x")], "unknown", "nothing to compare it with: x"),
     ("scale", "R", [RATE_3], "wrong", "grows 3-fold from 1 process to 2, the global batch 2-fold"),
     ("scale", "R", [RATE_3, put("call", samples=None)], "ok", "3 times its rate"),
@@ -392,25 +350,13 @@ ROWS = [
     ("metrics", "R", [], "unknown", "rank 0 prints no numbers"),
     ("metrics", "R", [NO_GROUP, PRINTED], "unknown", "rank 0 prints no numbers"),
     ("metrics", "R", [PRINTED], "note", "rank 0 prints the loss of its own batch, 0.777, where the others have 0.2"),
-    (
-        "metrics",
-        "R",
-        [PRINTED, put("backward", (0,), end=1, value=0.7), put("print", numbers=["0.7"])],
-        "unknown",
-        "told",
-    ),
-    ("metrics", "R", [PRINTED, put("print", numbers=["0.7"])], "unknown", "cannot be told from outside"),
+    ("metrics", "R", [PRINTED, put("backward", (0,), end=1, value=0.7), ROUNDED], "unknown", "told"),
+    ("metrics", "R", [PRINTED, ROUNDED], "unknown", "cannot be told from outside"),
     ("metrics", "R", [PRINTED, add("print", 6.5, (1,), numbers=[])], "unknown", "cannot be told from outside"),
     ("samples", "L", [put("batch", (1,), samples=None)], "unknown", "the batches differ"),
     ("samples", "L", [same("batch", "samples")], "wrong", "the same samples in the same order"),
-    ("samples", "L", [same("batch", "samples", end=7, step=-1)], "wrong", "every rank reads all 26 samples in each"),
-    (
-        "samples",
-        "L",
-        [same("batch", "samples", end=7, step=-1), put("batch", samples=lambda s: s[:1])],
-        "ok",
-        "none read",
-    ),
+    ("samples", "L", [REVERSED], "wrong", "every rank reads all 26 samples in each"),
+    ("samples", "L", [REVERSED, put("batch", samples=lambda s: s[:1])], "ok", "none read"),
     ("samples", "L", [same("indices", "indices")], "wrong", "26 samples are read by more than one rank, and 26 of 52"),
     ("samples", "L", [same("indices", "indices"), without("exhausted")], "unknown", "the batches differ"),
     ("samples", "L", [put("batch", samples=[1] * 4), LOADER_OF_ITS_OWN], "unknown", "the batches differ"),
@@ -439,14 +385,8 @@ ROWS = [
     ("draws", "R", [DRAW, DRAW], "unknown", "whether that is meant is not known"),
     ("draws", "R", [DRAW, DRAW, put("draw", is_array=True)], "wrong", "numpy gives the same numbers on all ranks, in"),
     ("draws", "R", [DRAW, DRAW, put("draw", (1,), state=2)], "ok", "draw different numbers"),
-    ("draws", "L", [put("fetch", drawn={"torch": 1}), put("fetch", worker=0)], "wrong", "torch's generator gives the"),
-    (
-        "draws",
-        "L",
-        [put("fetch", drawn={"torch": 1}), put("fetch", (1,), drawn={"torch": 2})],
-        "ok",
-        "different numbers",
-    ),
+    ("draws", "L", [TORCH_DRAWS, put("fetch", worker=0)], "wrong", "torch's generator gives the"),
+    ("draws", "L", [TORCH_DRAWS, put("fetch", (1,), drawn={"torch": 2})], "ok", "different numbers"),
     ("draws", "L", [put("fetch", drawn={"random": 1}), put("fetch", (1,), drawn={})], "ok", "different numbers"),
     ("draws", "L", [put("fetch", end=1, drawn={"random": 1}), without("fetch", begin=1)], "ok", "different numbers"),
     ("draws", "L", [put("fetch", drawn={"random": 1}, gradients=False)], "unknown", "no random numbers"),
