@@ -49,11 +49,24 @@ def dead(code, **facts):
     return rank("ended", exit_code=code, call=None, line=20, **facts)
 
 
+def raised(text, *more):
+    return dead(1, error=error(text, *more))
+
+
+IN_BARRIER, IN_BACKWARD = rank(call="barrier", line=14), {"state": "waiting", "stack": BACKWARD}
+EXITED = dead(3, exit_call=("sys.exit(3)", stack(None, 21)))
+KILLED_LATER = dead(-9, recorded=True, history=ALL_REDUCED)
+ABORTED_AT_EXIT = dead(-6, last_lines=["terminate called without an active exception"])
+OTHER_MODELS = [raised(MODELS.format(0, 4, 1, 6)), raised(MODELS.format(1, 6, 0, 4))]
+ALONE_IN_INIT = raised("wait timeout after 3 ms", True, "init_process_group")
+ALONE_IN_BARRIER = raised("Ranks 1, 2 failed to pass monitoredBarrier in 2000 ms", True)
+
+
 @pytest.mark.parametrize(
     ("ended", "ranks", "kind", "blamed", "says"),
     [
         ("hang", [rank(), rank()], "all wait", (0, 1), "every rank waits in all-reduce at"),
-        ("hang", [rank(), rank(call="barrier", line=14)], "all wait", (0, 1), "rank 1 in barrier at"),
+        ("hang", [rank(), IN_BARRIER], "all wait", (0, 1), "rank 1 in barrier at"),
         ("hang", [rank(), rank("stopped")], "stopped", (1,), "rank 1 is stopped"),
         ("hang", [rank(), rank(call=None, line=20)], "missing", (1,), "never answered all-reduce"),
         ("hang", [rank(), rank(error=error("ValueError: x"))], "error", (1,), "raised ValueError: x"),
@@ -61,69 +74,27 @@ def dead(code, **facts):
         ("hang", [rank(call="init_process_group"), rank(call=None)], "init", (1,), "never called init_process_group"),
         ("now", [rank(), rank("computing", call=None)], "running", (), "at work"),
         ("hang", [rank(), rank(call="get_rank", line=20)], "missing", (1,), "never answered all-reduce"),
-        (
-            "now",
-            [{"state": "waiting", "stack": BACKWARD}, rank(call="barrier", line=14)],
-            "all wait",
-            (0, 1),
-            "rank 0 in backward at",
-        ),
+        ("now", [IN_BACKWARD, IN_BARRIER], "all wait", (0, 1), "rank 0 in backward at"),
         ("now", [rank("computing", call=None)] * 2, "running", (), "at work"),
         ("well", [dead(0), dead(0)], "well", (), "ended well"),
         ("failed", [dead(75), dead(75)], "stopped", (), "asked to stop"),
-        ("failed", [victim(), dead(1, error=error("ValueError: x"))], "error", (1,), "rank 0 only lost contact"),
-        ("failed", [dead(1, error=error("OSError: x"))] * 2, "error", (0, 1), "every rank raised OSError: x"),
+        ("failed", [victim(), raised("ValueError: x")], "error", (1,), "rank 0 only lost contact"),
+        ("failed", [raised("OSError: x")] * 2, "error", (0, 1), "every rank raised OSError: x"),
         ("failed", [victim(), dead(0)], "left", (1,), "exit code 0"),
-        (
-            "failed",
-            [victim(), dead(3, exit_call=("sys.exit(3)", stack(None, 21)))],
-            "left",
-            (1,),
-            "left with sys.exit(3)",
-        ),
+        ("failed", [victim(), EXITED], "left", (1,), "left with sys.exit(3)"),
         ("failed", [victim(), dead(-9)], "killed", (1,), "SIGKILL"),
         # the stack was recorded before the group, or the first collective: it is out of date
         ("failed", [victim(), dead(-9, recorded=True)], "killed", (1,), "left no trace of where it stood"),
-        (
-            "failed",
-            [victim(), dead(-9, recorded=True, history=ALL_REDUCED)],
-            "killed",
-            (1,),
-            "last seen after all-reduce 2",
-        ),
+        ("failed", [victim(), KILLED_LATER], "killed", (1,), "last seen after all-reduce 2"),
         ("failed", [victim(), dead(-11)], "killed", (1,), "SIGSEGV"),
         ("failed", [dead(0), dead(-6)], "aborted", (1,), "SIGABRT"),
-        (
-            "failed",
-            [dead(0), dead(-6, last_lines=["terminate called without an active exception"])],
-            "at exit",
-            (1,),
-            "the work was done",
-        ),
-        (
-            "failed",
-            [dead(1, error=error(MODELS.format(0, 4, 1, 6))), dead(1, error=error(MODELS.format(1, 6, 0, 4)))],
-            "models",
-            (1,),
-            "rank 0 has 4 parameters, rank 1 has 6",
-        ),
-        ("failed", [victim(), dead(1, error=error(UNUSED))], "unused", (1,), "rank 1 left out parameters 2 3"),
-        ("failed", [dead(1, error=error("port: 29777, ... address already in use")), dead(-15)], "port", (0,), "29777"),
+        ("failed", [dead(0), ABORTED_AT_EXIT], "at exit", (1,), "the work was done"),
+        ("failed", OTHER_MODELS, "models", (1,), "rank 0 has 4 parameters, rank 1 has 6"),
+        ("failed", [victim(), raised(UNUSED)], "unused", (1,), "rank 1 left out parameters 2 3"),
+        ("failed", [raised("port: 29777, ... address already in use"), dead(-15)], "port", (0,), "29777"),
         ("failed", [dead(-6, error=error(SIZE)), victim()], "unlike", (0,), "8 bytes came, 4 were expected"),
-        (
-            "failed",
-            [dead(1, error=error("wait timeout after 3 ms", True, "init_process_group")), dead(-15)],
-            "init",
-            (1,),
-            "never came to init_process_group",
-        ),
-        (
-            "failed",
-            [dead(1, error=error("Ranks 1, 2 failed to pass monitoredBarrier in 2000 ms", True)), dead(-15)],
-            "missing",
-            (1, 2),
-            "never came to monitored_barrier",
-        ),
+        ("failed", [ALONE_IN_INIT, dead(-15)], "init", (1,), "never came to init_process_group"),
+        ("failed", [ALONE_IN_BARRIER, dead(-15)], "missing", (1, 2), "never came to monitored_barrier"),
         ("failed", [dead(None), dead(None)], "launcher", (), "torchrun failed before"),
     ],
 )
@@ -138,7 +109,7 @@ def test_verdict(ended, ranks, kind, blamed, says):
 
 def test_a_known_error_gets_the_advice_that_explain_gives():
     text = "RuntimeError: Expected to mark a variable ready only once."
-    verdict = diagnose(Job({number: Rank(number, **dead(1, error=error(text))) for number in range(2)}, 2, "failed"))
+    verdict = diagnose(Job({number: Rank(number, **raised(text)) for number in range(2)}, 2, "failed"))
     assert verdict.kind == "ready twice" and verdict.cure == BY_NAME["ready twice"].first_step
 
 
