@@ -161,18 +161,11 @@ class Chaos:
         tag, port = uuid.uuid4().hex, free_port()
         where = ["--standalone"] if agents == 1 else ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]
         start = [sys.executable, "-m", "torch.distributed.run", *where, f"--nnodes={agents}"]
+        start += [f"--nproc-per-node={2 // agents}", *command]
+        options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
         environment = os.environ | {"CHAOS": chaos, RUN_VARIABLE: tag, "OMP_NUM_THREADS": "1"}
         try:
-            started = [
-                subprocess.Popen(
-                    [*start, f"--nproc-per-node={2 // agents}", *command],
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    env=environment,
-                    start_new_session=True,
-                )
-                for _ in range(agents)
-            ]
+            started = [subprocess.Popen(start, env=environment, **options) for _ in range(agents)]
             deadline = time.monotonic() + TIME_LIMIT
             while ranks_left(tag) if fault_happened(mark) else any(agent.poll() is None for agent in started):
                 assert time.monotonic() < deadline, "ranks have not ended"

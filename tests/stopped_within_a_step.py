@@ -9,7 +9,7 @@ import importlib
 import os
 import signal
 import sys
-from unittest import mock
+from unittest.mock import patch
 
 import torch.distributed as dist
 
@@ -27,10 +27,7 @@ def stopped_within(step: int, call: int):
             os.kill(os.getpid(), signal.SIGTERM)
         return abandons_step(self)
 
-    with (
-        mock.patch.object(loop, "LONGEST_SILENCE", 0),
-        mock.patch.object(loop.TrainingLoop, "abandons_step", signalled),
-    ):
+    with patch.object(loop, "LONGEST_SILENCE", 0), patch.object(loop.TrainingLoop, "abandons_step", signalled):
         yield
 
 

@@ -113,11 +113,8 @@ def test_a_hang_names_the_case_of_the_rank_that_is_behind(record_of, tmp_path, n
 @pytest.mark.usefixtures("warm_launches")
 def test_a_script_that_did_not_run_for_a_failed_answer_runs_for_the_next_one(tmp_path):
     """It runs once for all answers of a lane."""
-    for name, text in (
-        ("raises", "raise ValueError\n"),
-        ("right", "def call():\n    return 1\n"),
-        ("script", "print(1)\n"),
-    ):
+    texts = {"raises": "raise ValueError\n", "right": "def call():\n    return 1\n", "script": "print(1)\n"}
+    for name, text in texts.items():
         (tmp_path / f"{name}.py").write_text(text)
     jobs = [Job(1, function="call", calls=(Call([()], ""),)), Job(1, script=tmp_path / "script.py")]
     records = run_answers([(tmp_path / f"{name}.py", jobs, "") for name in ("raises", "right", "right")])

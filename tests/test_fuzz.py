@@ -217,13 +217,9 @@ def change_inside(part, choose):
 def snapshot(folder, script):
     """{name: content} of the files that must not change: all but empty ones and those of a run of this script."""
     own = "config.json", "metrics.jsonl", "latest", "samples.txt", "checkpoints", "best"
-    files = (path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
-    names = {path.relative_to(folder): path for path in files}
-    return {
-        name: path.read_bytes()
-        for name, path in names.items()
-        if name.parts[:1] != (script,) or name.parts[1] not in own
-    }
+    files = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file() and path.stat().st_size}
+    others = [name for name in files if name.parts[:1] != (script,) or name.parts[1] not in own]
+    return {name: files[name].read_bytes() for name in others}
 
 
 def problems(home, folder, case) -> list[str]:

@@ -44,12 +44,8 @@ def test_the_interval_of_a_mean_holds_it_in_95_of_100_experiments():
 
 def test_wilson_interval_against_published_values():
     """Newcombe, "Two-sided confidence intervals for the single proportion" (1998), table I, method 3."""
-    for successes, count, low, high in (
-        (81, 263, 0.2553, 0.3662),
-        (15, 148, 0.0624, 0.1605),
-        (0, 20, 0, 0.1611),
-        (1, 29, 0.0061, 0.1718),
-    ):
+    table = (81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0, 0.1611), (1, 29, 0.0061, 0.1718)
+    for successes, count, low, high in table:
         assert wilson_interval(successes, count) == pytest.approx((low, high), abs=1e-4)
 
 

@@ -443,10 +443,8 @@ def failure_of(errors, report, closed=(), ranks_before=0):
     log = [f"W1121 api.py:1028] Sending process {100 + rank} closing signal SIGTERM" for rank in closed]
     log.append("E1121 api.py:1002] failed (exitcode: 1) local_rank: 0 (pid: 100) of binary: python")
     for rank, code in report.items():
-        log += [
-            f"  rank      : {ranks_before + rank} (local_rank: {rank})",
-            f"  exitcode  : {code} (pid: {100 + rank})",
-        ]
+        log.append(f"  rank      : {ranks_before + rank} (local_rank: {rank})")
+        log.append(f"  exitcode  : {code} (pid: {100 + rank})")
     when = {rank: float(rank) for rank, lines in errors.items() if any("Traceback" in line for line in lines)}
     return first_failure(1, log, errors, errors, when)
 

@@ -46,10 +46,7 @@ SETTINGS_ON = [  # one of SETTINGS, a mesh, and flags that change no number
     ("dropout", (2, 1, 1, 1, 2), ("--activation-checkpointing",)),
 ]
 MIXED_ON = (1, 2, 2, 1, 1), (2, 1, 1, 1, 2), (1, 1, 1, 2, 2)
-WRONG_MASKS = {
-    "dropout: another mask on each rank": (1, 2, 1, 1, 2),
-    "dropout: one mask for all shares": (1, 2, 2, 1, 1),
-}
+BAD_MASKS = {"dropout: another mask on each rank": (1, 2, 1, 1, 2), "dropout: one mask for all shares": (1, 2, 2, 1, 1)}
 BROKEN = {
     "tp: gradients of the input are not summed": (1, 2, 1, 1, 2),
     "tp: queries, keys and values are cut as one": (1, 2, 1, 1, 2),
@@ -144,7 +141,7 @@ def four(tmp_path_factory, one_process):
     for settings, sizes, more in SETTINGS_ON:
         jobs[f"{settings} {mesh_name(sizes)}"] = job_on(sizes, *SETTINGS[settings], *more)
     jobs |= {fault: job_on(sizes, *ONE_STEP, fault=fault) for fault, sizes in BROKEN.items()}
-    jobs |= {fault: job_on(sizes, *DROPOUT, *ONE_STEP, fault=fault) for fault, sizes in WRONG_MASKS.items()}
+    jobs |= {fault: job_on(sizes, *DROPOUT, *ONE_STEP, fault=fault) for fault, sizes in BAD_MASKS.items()}
     jobs |= {f"mixed {mesh_name(sizes)}": job_on(sizes, *MIXED) for sizes in MIXED_ON}
     jobs["gradients in bfloat16"] = job_on((1, 2, 2, 1, 1), *MIXED, *ONE_STEP, "--reduce-dtype", "bfloat16")
     source = folder / "dropout 2_1_1_1_2/checkpoints/step_000002"
@@ -213,7 +210,7 @@ def test_a_mesh_with_other_settings_is_one_process(four, one_process, title):
     assert gap(reference, one_process / "plain") > 1e-4
 
 
-@pytest.mark.parametrize("fault", WRONG_MASKS)
+@pytest.mark.parametrize("fault", BAD_MASKS)
 def test_masks_that_agree_or_differ_on_the_wrong_ranks_show(four, one_process, fault):
     folder, outcomes = four
     if outcomes[fault] == "0":

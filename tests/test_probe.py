@@ -9,12 +9,8 @@ from ddp_course.lab.probe import printed
 
 pytestmark = pytest.mark.smoke
 
-RUN = SimpleNamespace(
-    lines={
-        0: ["3 tokens", "step 1  loss 5.25  gradient norm 7", "step 1  validation loss 5.5", "step 12  loss nan"],
-        1: [],
-    }
-)
+LINES = ["3 tokens", "step 1  loss 5.25  gradient norm 7", "step 1  validation loss 5.5", "step 12  loss nan"]
+RUN = SimpleNamespace(lines={0: LINES, 1: []})
 
 
 def test_each_name_has_its_own_numbers():

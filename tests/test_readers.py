@@ -25,12 +25,8 @@ def readings(figure):
 def test_each_reading_has_the_colour_of_its_rank():
     rows = {"epoch 0": {0: [0, 2], 1: [1, 2]}, "epoch 1": {0: [], 2: [3, 3]}}
     figure = who_reads(rows, 4, "Sample 2 is read twice")
-    assert readings(figure) == {
-        (0, 0): [rank_colour(0)],
-        (0, 1): [rank_colour(1)],
-        (0, 2): [rank_colour(0), rank_colour(1)],
-        (1, 3): [rank_colour(2)] * 2,
-    }
+    first, second, third = map(rank_colour, range(3))
+    assert readings(figure) == {(0, 0): [first], (0, 1): [second], (0, 2): [first, second], (1, 3): [third] * 2}
     texts = Counter(text.get_text() for text in figure.axes[0].texts)
     assert texts == {"0": 2, "1": 2, "2": 2}
     assert figure.title == "Sample 2 is read twice"

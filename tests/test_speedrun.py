@@ -87,12 +87,8 @@ def test_the_judges_figure_has_the_interval_over_files_of_its_verdict():
 )
 def test_a_judge_is_invalid_from_the_start_over_optimised_or_neither(first, last, parses, verdict):
     same = {"val_real": 2.0, "val_real_parses": 0.8}
-    page = of_the_policy(
-        [
-            {"step": 0, "val_reward": first, "val_parses": 0.2} | same,
-            {"step": 6, "val_reward": last, "val_parses": parses} | same,
-        ]
-    )
+    steps = {"step": 0, "val_reward": first, "val_parses": 0.2}, {"step": 6, "val_reward": last, "val_parses": parses}
+    page = of_the_policy([step | same for step in steps])
     assert verdict in page and f"to {last:.2f}; real code" in page
 
 

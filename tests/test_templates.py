@@ -186,11 +186,8 @@ def test_the_command_of_every_file_asks_torchrun_for_the_same_launch_on_machines
             assert (launch.min_nodes, launch.max_nodes, launch.nproc_per_node) == (2, 2, 1)
             if has_shutdown_timeout():
                 assert launch.shutdown_timeout == (100 if file in KUBERNETES else 30)
-            assert (launch.rdzv_backend, launch.rdzv_configs["rank"], environment["OMP_NUM_THREADS"]) == (
-                "static",
-                rank,
-                "1",
-            )
+            assert (launch.rdzv_backend, launch.rdzv_configs["rank"]) == ("static", rank)
+            assert environment["OMP_NUM_THREADS"] == "1"
             address, port = launch.rdzv_endpoint.split(":")
             assert cluster.run(node, f"getent ahostsv4 {address}").stdout.startswith("10.77.0.1 ") and port == "29500"
             asked = ["--preset", "tiny", "--run-dir", run_dir, "--resume", "auto", "--steps", "4"]
@@ -273,12 +270,8 @@ def test_the_image_installs_what_is_installed_without_make():
     dockerfile, page = (TEMPLATES / "Dockerfile").read_text(), (ROOT / "docs" / "hosted.md").read_text()
     for words in ("-r requirements/course.txt", "--no-deps --no-build-isolation -e ./doctor -e ."):
         assert words in dockerfile and words in page and words in (TEMPLATES / "skypilot.yaml").read_text()
-    images = {
-        line.split()[-1]
-        for file in KUBERNETES
-        for line in (TEMPLATES / file).read_text().splitlines()
-        if " image: " in line
-    }
+    lines = [line for file in KUBERNETES for line in (TEMPLATES / file).read_text().splitlines()]
+    images = {line.split()[-1] for line in lines if " image: " in line}
     assert images == {"ddp-course:latest"} and f"--tag {images.pop()} ." in dockerfile
     left_out = (ROOT / ".dockerignore").read_text().splitlines()
     assert {".git", "**/.venv*", "**/runs"} <= {*left_out}, "gigabytes, and other people's runs"

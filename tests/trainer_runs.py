@@ -221,18 +221,13 @@ def outcome(job: dict, world) -> str:
 
 def reduced() -> list[tuple[int, int]]:
     """(number, bytes) of each all-reduce that this rank has started, of the last 2000 collectives."""
-    entries = pickle.loads(_dump_fr_trace(True, False, False))["entries"]
-    return [
-        (
-            entry["record_id"],
-            sum(
-                torch.Size(size).numel() * SIZES.get(kind, 0)
-                for size, kind in zip(entry["input_sizes"], entry["input_dtypes"], strict=True)
-            ),
-        )
-        for entry in entries
-        if "reduce" in entry["profiling_name"]
-    ]
+    sent = []
+    for entry in pickle.loads(_dump_fr_trace(True, False, False))["entries"]:
+        if "reduce" in entry["profiling_name"]:
+            tensors = zip(entry["input_sizes"], entry["input_dtypes"], strict=True)
+            size = sum(torch.Size(shape).numel() * SIZES.get(kind, 0) for shape, kind in tensors)
+            sent.append((entry["record_id"], size))
+    return sent
 
 
 def main() -> None:

@@ -24,6 +24,7 @@ TWO = ["--standalone", "--nproc-per-node=2"]
 THREE = ["--standalone", "--nproc-per-node=3"]
 TWO_NODES = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d"]
 TEE = ["--tee=3", "--log-dir=LOGS"]
+ONE_PIPE = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
 SICK, FAILING = FOLDER / "sick", FOLDER / "failing"
 # name -> (script, flags of torchrun, further variables). Other starts instead of flags: ["launch", ...] for
 # torch.distributed.launch, [] for plain Python, a number of ranks for ranks without torchrun, labelled as by srun.
@@ -123,28 +124,16 @@ def record(name: str) -> None:
 
 
 def run(command, environment, folder):
-    return subprocess.run(
-        command, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300
-    )
+    return subprocess.run(command, env=environment, cwd=folder, timeout=300, **ONE_PIPE)
 
 
 def as_srun_labels(script: Path, world_size: int, environment: dict) -> str:
     """The output of ranks that are started without torchrun, each line with its rank before it as by `srun --label`."""
-    lines = []
+    lines, address = [], {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29872"}
 
     def run_rank(rank):
-        variables = {
-            "RANK": str(rank),
-            "WORLD_SIZE": str(world_size),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": "29872",
-        }
-        process = subprocess.Popen(
-            [sys.executable, str(script)],
-            env={**environment, **variables},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
+        variables = {"RANK": str(rank), "WORLD_SIZE": str(world_size)} | address
+        process = subprocess.Popen([sys.executable, str(script)], env={**environment, **variables}, **ONE_PIPE)
         lines.extend(f"{rank}: {line.decode()}" for line in process.stdout)
         if process.wait():
             lines.append(f"srun: error: node1: task {rank}: Exited with exit code {process.returncode}\n")

@@ -1,5 +1,7 @@
 """A run's files are put back to its first checkpoint, and no others are touched."""
 
+import os
+
 import pytest
 from ddp_doctor.audit.snapshot import Snapshot
 from ddp_doctor.audited import Audit, AuditedRun
@@ -72,13 +74,7 @@ def test_files_and_folders_are_as_they_were_before_the_next_step(run):
     audited_run = end(snapshot, out)
     assert checkpoint_step(audited_run) == 1
     assert set_back(audited_run, out.parent / "copies") is None
-    assert sorted(path.name for path in out.iterdir()) == [
-        "about.json",
-        "latest",
-        "log",
-        "model.pt",
-        "of_somebody_else",
-    ]
+    assert sorted(os.listdir(out)) == ["about.json", "latest", "log", "model.pt", "of_somebody_else"]
     assert [(out / name).read_text() for name in ("log", "about.json", "latest")] == ["one", "first", "first"]
     assert (out / "latest").is_symlink()
 
