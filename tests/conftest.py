@@ -106,6 +106,13 @@ def cache_of_this_session(tmp_path_factory):
     os.environ.setdefault("DDP_COURSE_CACHE", str(folder / "cache_of_this_session"))
 
 
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """A cache folder of the test's own."""
+    monkeypatch.setenv("DDP_COURSE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
 @pytest.fixture(scope="session")
 def warm_server(tmp_path_factory):
     """A process that forks the ranks of launches (startup/warm_server.py), and the variables that name it to them.

@@ -23,17 +23,11 @@ from disturbance import flip_a_bit, full_disk
 from ddp_course.base.errors import InputError
 from ddp_course.data import corpora, text_files, token_file, tokenizer, windows
 
-pytestmark = pytest.mark.smoke
+pytestmark = [pytest.mark.smoke, pytest.mark.usefixtures("own_cache")]
 
 NEEDS_RUSTBPE = pytest.mark.skipif(importlib.util.find_spec("rustbpe") is None, reason="needs rustbpe")
 TOKENIZERS = ("bytes", "bpe", pytest.param("rustbpe", marks=NEEDS_RUSTBPE))
 SENTENCE = 'def add(a, b):\n\treturn a + b  # ünïcödé, 中文, 🐍 and "<|endoftext|>"\r\n'
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("DDP_COURSE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 def write_files(folder: Path, contents: dict[str, str | bytes]) -> Path:
@@ -298,29 +292,29 @@ def play(server, monkeypatch):
     return content
 
 
-def test_a_download_is_fetched_once_and_again_if_it_is_damaged(server, play, cache):
+def test_a_download_is_fetched_once_and_again_if_it_is_damaged(server, play, own_cache):
     for _ in range(2):
         corpus = corpora.load("play")
         assert (text_of(corpus, "train") + text_of(corpus, "val")).encode() == play
     assert server.requests == ["/play.txt"]
     assert corpus.fingerprint == hashlib.sha256(play).hexdigest()
-    (cache / "downloads" / "play.txt").write_bytes(play[:-1])
+    (own_cache / "downloads" / "play.txt").write_bytes(play[:-1])
     assert text_of(corpora.load("play"), "val")
     assert server.requests == ["/play.txt"] * 2
-    assert (cache / "downloads" / "play.txt").read_bytes() == play
+    assert (own_cache / "downloads" / "play.txt").read_bytes() == play
 
 
-def test_a_download_with_the_wrong_checksum_is_refused(server, play, cache):
+def test_a_download_with_the_wrong_checksum_is_refused(server, play, own_cache):
     server.pages["/play.txt"] = play + b"!"
     with pytest.raises(InputError) as error:
         corpora.load("play")
     assert hashlib.sha256(play).hexdigest() in str(error.value)
     assert hashlib.sha256(play + b"!").hexdigest() in str(error.value)
-    assert list((cache / "downloads").iterdir()) == []
+    assert list((own_cache / "downloads").iterdir()) == []
 
 
 @pytest.mark.parametrize("fault", ["404", "cut short", "no server"])
-def test_a_failed_download_leaves_nothing(server, play, cache, monkeypatch, fault):
+def test_a_failed_download_leaves_nothing(server, play, own_cache, monkeypatch, fault):
     if fault == "404":
         server.pages.clear()
     elif fault == "cut short":
@@ -330,7 +324,7 @@ def test_a_failed_download_leaves_nothing(server, play, cache, monkeypatch, faul
         monkeypatch.setitem(corpora.DOWNLOADS, "play", unreachable)
     with pytest.raises(InputError, match="download of play"):
         corpora.load("play")
-    assert list((cache / "downloads").iterdir()) == []
+    assert list((own_cache / "downloads").iterdir()) == []
 
 
 # ----------------------------------------------------------------------------------------------- tokenizers
@@ -493,12 +487,12 @@ def documents_in(ids: np.ndarray, chosen: tokenizer.Tokenizer) -> list[str]:
     return [chosen.decode(part[part != chosen.end_of_text]) for part in np.split(ids, ends[:-1] + 1)]
 
 
-def test_a_disk_without_room_for_the_tokens_is_one_sentence(tmp_path, cache):
+def test_a_disk_without_room_for_the_tokens_is_one_sentence(tmp_path, own_cache):
     (tmp_path / "a.txt").write_text("a line of text\n" * 2000)
     message = "cannot write the token files .*set DDP_COURSE_CACHE to another folder"
     with full_disk(10_000), pytest.raises(InputError, match=message):
         prepare(tmp_path / "a.txt")
-    assert not list((cache / "tokens").iterdir()), "something half-written is left"
+    assert not list((own_cache / "tokens").iterdir()), "something half-written is left"
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
@@ -605,23 +599,23 @@ def test_the_slower_of_two_builders_takes_the_files_of_the_faster(data, monkeypa
     assert list(faster[0].parent.iterdir()) == faster
 
 
-def test_a_build_that_fails_leaves_nothing(data, cache, monkeypatch):
+def test_a_build_that_fails_leaves_nothing(data, own_cache, monkeypatch):
     monkeypatch.setattr(tokenizer.ByteTokenizer, "encode", lambda self, text: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         prepare(data)
-    assert not list((cache / "tokens").iterdir())
+    assert not list((own_cache / "tokens").iterdir())
 
 
-def test_an_unfinished_build_is_removed_after_a_day(data, cache):
+def test_an_unfinished_build_is_removed_after_a_day(data, own_cache):
     for name, age in ((".x.building-old", 2 * 86_400), (".x.building-new", 60)):
-        (cache / "tokens" / name).mkdir(parents=True)
-        os.utime(cache / "tokens" / name, (time.time() - age,) * 2)
-    slow = cache / "tokens" / ".x.building-slow"  # for two days the same file grows
+        (own_cache / "tokens" / name).mkdir(parents=True)
+        os.utime(own_cache / "tokens" / name, (time.time() - age,) * 2)
+    slow = own_cache / "tokens" / ".x.building-slow"  # for two days the same file grows
     slow.mkdir()
     (slow / "train.bin").write_bytes(b"so far")
     os.utime(slow, (time.time() - 2 * 86_400,) * 2)
     folder = prepare(data)
-    assert {path.name for path in (cache / "tokens").iterdir()} == {".x.building-new", slow.name, folder.name}
+    assert {path.name for path in (own_cache / "tokens").iterdir()} == {".x.building-new", slow.name, folder.name}
 
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path, data, monkeypatch):

@@ -11,12 +11,7 @@ from ddp_course.base.errors import InputError
 from ddp_course.data import tokenizer
 from ddp_course.data.token_file import open_tokens, prepare
 
-pytestmark = pytest.mark.smoke
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("DDP_COURSE_CACHE", str(tmp_path / "cache"))
+pytestmark = [pytest.mark.smoke, pytest.mark.usefixtures("own_cache")]
 
 
 @pytest.fixture

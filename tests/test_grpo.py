@@ -442,14 +442,13 @@ def test_two_ranks_resume_bit_equal(runs, whole):
     assert not torch.equal(*(state["torch"] for state in ours["random_states"])), "ranks draw different numbers"
 
 
-def test_a_resumed_run_keeps_its_prompts(pretrained, code, tmp_path, monkeypatch):
-    monkeypatch.setenv("DDP_COURSE_CACHE", str(tmp_path / "cache"))
+def test_a_resumed_run_keeps_its_prompts(pretrained, code, tmp_path, own_cache):
     shutil.copytree(code, tmp_path / "code")
     words = pretrained, tmp_path / "code", tmp_path / "run", "--resume", "auto", "--validate-every", 0
     train_one(*words, "--steps", 1)
     (tmp_path / "code" / "a_new_file.py").write_text("def another(one):\n    return one\n")
     train_one(*words, "--steps", 2)
-    shutil.rmtree(tmp_path / "cache" / "prompts")
+    shutil.rmtree(own_cache / "prompts")
     done = warm.single_process(GRPO, *arguments(*words, "--steps", 3))
     assert "the prompts that this run began with are gone" in done.stdout
     assert done.returncode == 1 and "it has prompts and pairs" in done.stderr and len(done.stderr.splitlines()) == 1
@@ -466,6 +465,7 @@ def test_the_pairwise_objective_learns_its_pairs(pretrained, code, tmp_path):
     assert margins[-1] > margins[0] and set(metrics(tmp_path / "run", "r_margin").values()) == {1.0}
 
 
+PAIRWISE = ["--objective", "pairwise", "--pairs"]
 BAD = {
     "no policy": (["--pretrained", ""], "--pretrained is missing"),
     "no such policy": (["--pretrained", "{tmp}/none"], "none: there is no such checkpoint folder"),
@@ -476,16 +476,10 @@ BAD = {
     "no Python": (["--data", "{tmp}/text"], "has no function"),
     "a reward model without a path": (["--reward", "model"], "--reward model and --reward-model PATH belong together"),
     "pairs without their objective": (["--pairs", "x.jsonl"], "--objective pairwise and --pairs FILE belong together"),
-    "pairs that are not there": (
-        ["--objective", "pairwise", "--pairs", "{tmp}/x.jsonl"],
-        "cannot read {tmp}/x.jsonl: ",
-    ),
-    "a bad line": (
-        ["--objective", "pairwise", "--pairs", "{tmp}/bad.jsonl"],
-        "bad.jsonl, line 1: 'rejected' is missing",
-    ),
+    "pairs that are not there": ([*PAIRWISE, "{tmp}/x.jsonl"], "cannot read {tmp}/x.jsonl: "),
+    "a bad line": ([*PAIRWISE, "{tmp}/bad.jsonl"], "bad.jsonl, line 1: 'rejected' is missing"),
     "pairs between which the reward sees no difference": (
-        ["--objective", "pairwise", "--pairs", "{tmp}/equal.jsonl"],
+        [*PAIRWISE, "{tmp}/equal.jsonl"],
         "the same reward to both answers of each of the 2 pairs in {tmp}/equal.jsonl, so nothing would be learned",
     ),
     "another run's checkpoint": (["--resume", "{whole}/checkpoints/step_000012"], "this run has"),

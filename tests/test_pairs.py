@@ -25,12 +25,7 @@ from ddp_course.data.pairs import (
     write_pairs,
 )
 
-pytestmark = pytest.mark.smoke
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("DDP_COURSE_CACHE", str(tmp_path / "cache"))
+pytestmark = [pytest.mark.smoke, pytest.mark.usefixtures("own_cache")]
 
 
 SOURCE = '''"""A docstring, if any (one) + two == 3:

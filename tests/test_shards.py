@@ -11,15 +11,10 @@ from ddp_course.data.shards import Shards
 from ddp_course.data.token_file import open_tokens, prepare
 from ddp_course.data.windows import IGNORED, micro_batches, validation_batches
 
-pytestmark = pytest.mark.smoke
+pytestmark = [pytest.mark.smoke, pytest.mark.usefixtures("own_cache")]
 
 IDS = np.random.default_rng(1).integers(1, 256, 5000).astype("<u2")
 LENGTHS = [900, 1, 2600, 499]  # and the rest
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("DDP_COURSE_CACHE", str(tmp_path / "cache"))
 
 
 def write(folder):
