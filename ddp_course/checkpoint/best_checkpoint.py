@@ -18,7 +18,9 @@ def name_best(run_dir: Path, key: str) -> float:
 
     Call it on one rank, after `RunDirectory.begin`. Returns the lowest value; inf if no whole checkpoint has one.
     """
-    values = metric_by_step(run_dir, key)
+    metrics = run_dir / METRICS
+    records = map(parse, metrics.read_bytes().splitlines()) if metrics.exists() else ()
+    values = {record["step"]: record[key] for record in records if isinstance(record.get(key), float | int)}
     steps = [path for path in newest_first(run_dir / CHECKPOINTS) if step_of(path) in values]
     whole = [path for path in reversed(steps) if checkpoint.problem(path) is None]
     if not whole:
@@ -26,13 +28,6 @@ def name_best(run_dir: Path, key: str) -> float:
     best = min(whole, key=lambda path: values[step_of(path)])
     checkpoint.write_name(run_dir, checkpoint.BEST, best)
     return values[step_of(best)]
-
-
-def metric_by_step(run_dir: Path, key: str) -> dict[int, float]:
-    """{step: value of `key`} of a run's metrics, without the records that have no number there."""
-    metrics = run_dir / METRICS
-    records = map(parse, metrics.read_bytes().splitlines()) if metrics.exists() else ()
-    return {record["step"]: record[key] for record in records if isinstance(record.get(key), float | int)}
 
 
 def best_valid(run_dir: Path) -> Path | None:
