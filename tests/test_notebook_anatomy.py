@@ -359,9 +359,7 @@ def asserts(source: str) -> bool:
 def predictions_are_the_readers(nb):
     """A prediction that comes with a number is the author's."""
     for cell in code_cells(nb):
-        if cell.source.startswith("%"):
-            continue
-        for node in ast.walk(ast.parse(cell.source)):
+        for node in ast.walk(parsed(cell.source)):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "predict":
                 default = {keyword.arg: keyword.value for keyword in node.keywords}.get("default")
                 if not (isinstance(default, ast.Constant) and default.value is None):
