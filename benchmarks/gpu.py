@@ -94,11 +94,7 @@ def launchables(_: Path) -> dict:
         to_tune = "--model", make_opt(Path(folder) / "opt"), "--data", make_examples(Path(folder))["sft"]
         for nproc in gpu_counts():
             pretrained = f"{folder}/{nproc}/minigpt"
-            own_flags = {
-                "minigpt": (),
-                "diloco": (),
-                "experts": (),
-                "puzzles": (),
+            own_flags = dict.fromkeys(("minigpt", "diloco", "experts", "puzzles"), ()) | {
                 "parallel": ("--shard", nproc),
                 "reward": ("--backbone", f"minigpt:{pretrained}"),
                 "grpo": ("--pretrained", pretrained),

@@ -74,14 +74,8 @@ def tensors():
     starts, positions = torch.arange(sequences)[:, None] % 3, torch.arange(length - 1)
     counted = (starts <= positions) & (positions < length - 1 - torch.arange(sequences)[:, None] % 4)
     log_probs, _ = token_log_probs((hidden @ output.T).detach(), tokens, 0.7)
-    shape = log_probs.shape
-    inputs = {
-        "old": log_probs + 0.3 * normal(*shape),
-        "reference": log_probs + 0.3 * normal(*shape),
-        "advantages": normal(sequences),
-        "counted": counted,
-    }
-    return hidden, output, tokens, inputs
+    inputs = {name: log_probs + 0.3 * normal(*log_probs.shape) for name in ("old", "reference")}
+    return hidden, output, tokens, inputs | {"advantages": normal(sequences), "counted": counted}
 
 
 def ours(hidden, output, tokens, inputs):

@@ -59,16 +59,8 @@ def twice(spans):
 def test_the_parts_of_a_step_add_up_to_it_also_as_medians_of_two_steps(tmp_path):
     [trace] = read_traces([write(tmp_path, step=twice(STEP), work=twice(WORK), messages=twice(MESSAGES))]).values()
     results = {part: round(1e3 * seconds, 6) for part, seconds in part_seconds(trace).items()}
-    assert results == {
-        "input": 10,
-        "forward": 30,
-        "backward": 32,
-        EXPOSED: 20,
-        "optimizer": 6,
-        IDLE: 2,
-        "messages": 40,
-        "step": 100,
-    }
+    parts = {"input": 10, "forward": 30, "backward": 32, EXPOSED: 20, "optimizer": 6, IDLE: 2}
+    assert results == parts | {"messages": 40, "step": 100}
     assert hidden_share(trace) == pytest.approx(0.5)
 
 
