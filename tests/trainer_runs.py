@@ -154,6 +154,7 @@ def sgd(model, _, decay):
     return diloco_ddp.make_inner(diloco_ddp.DiLoCoConfig(inner="sgd", weight_decay=decay), model)
 
 
+on_a_mesh = functools.partial(patch, parallel_ddp)
 draw_keys, step_biases = parallel_ddp.window_keys, parallel_ddp.step_router_biases
 FAULTS = {
     "plain SGD": patch(minigpt_ddp, "make_adamw", sgd),
@@ -171,27 +172,21 @@ FAULTS = {
     "tp: gradients of the input are not summed": patch(
         tensor_parallel.GatherTokens, "backward", tensor_parallel.JoinTokens.backward
     ),
-    "tp: gradients of the norms are not added": patch(parallel_ddp, "add_tensor_gradients", nothing),
+    "tp: gradients of the norms are not added": on_a_mesh("add_tensor_gradients", nothing),
     "tp: queries, keys and values are cut as one": patch(minigpt_stage, "Column", column_in_one),
     "tp: the softmax is over the own vocabulary": patch(minigpt_stage, "vocabulary_loss_sum", own_vocabulary_loss),
     "cp: attention over the own tokens": patch(minigpt_stage, "ring_attention", own_tokens_only),
-    "pp: ends of the tied table apart": patch(parallel_ddp, "add_other_end", nothing),
+    "pp: ends of the tied table apart": on_a_mesh("add_other_end", nothing),
     "pp: gradients divided by the micro-batches": patch(Pipeline, "forward_backward", divided_again),
     "dp: windows by rank, not by place": patch(Mesh, "replica", property(lambda mesh: mesh.world.rank % mesh.replicas)),
-    "dropout: another mask on each rank": patch(
-        parallel_ddp, "window_keys", lambda *of: draw_keys(*of) + dist.get_rank()
+    "dropout: another mask on each rank": on_a_mesh("window_keys", lambda *of: draw_keys(*of) + dist.get_rank()),
+    "dropout: one mask for all shares": on_a_mesh("window_keys", lambda *of: draw_keys(*of)[:1].repeat(of[-1])),
+    "ep: gradients of experts not divided": on_a_mesh("average_expert_gradients", nothing),
+    "ep: gradients of experts averaged over its ranks": on_a_mesh("average_expert_gradients", averaged_over_ep),
+    "ep: biases by the own load": on_a_mesh(
+        "step_router_biases", lambda mixtures, axes, rate: step_biases(mixtures, (), rate)
     ),
-    "dropout: one mask for all shares": patch(
-        parallel_ddp, "window_keys", lambda *of: draw_keys(*of)[:1].repeat(of[-1])
-    ),
-    "ep: gradients of experts not divided": patch(parallel_ddp, "average_expert_gradients", nothing),
-    "ep: gradients of experts averaged over its ranks": patch(
-        parallel_ddp, "average_expert_gradients", averaged_over_ep
-    ),
-    "ep: biases by the own load": patch(
-        parallel_ddp, "step_router_biases", lambda mixtures, axes, rate: step_biases(mixtures, (), rate)
-    ),
-    "ep: a copy of an expert apart": patch(parallel_ddp, "average_expert_gradients", apart_on_dp),
+    "ep: a copy of an expert apart": on_a_mesh("average_expert_gradients", apart_on_dp),
     "stopped fine-tuning": lambda: stopped_in_the_second_step(finetune_ddp),
     "stopped within a step": lambda: stopped_within(2, call=2),
     "stopped while sampling": lambda: stopped_within(7, call=1),
