@@ -51,7 +51,8 @@ def traffic(job: Job, layout: Layout) -> list[Traffic]:
     tokens = job.tokens / (layout.dp * layout.shard * layout.cp)  # of this rank
     vectors = size * model.width * tokens  # bytes of one vector per token
     common, experts = stage_parameters(model, layout)
-    passes = 1 + 1.5 * layout.recompute_share if layout.recompute else 1  # the forward's messages once more
+    # The forward's messages once more; torch's checkpoint stops early, without tp's last of a layer (22.4).
+    passes = 1 + 1.5 * layout.recompute_share if layout.recompute else 1
     pp, dp, tp, cp = layout.pp, layout.dp, layout.tp, layout.cp
     result = []
 
