@@ -195,6 +195,13 @@ MESSAGES = [
         "torch.load reads tensors and plain values only, since torch 2.6",
         "Save plain values and tensors; weights_only=False only for a file that you wrote yourself.",
     ),
+    setup(
+        "shared memory",
+        "Error while creating shared memory segment | failed to extend /dev/shm | unable to open shared memory object",
+        "/dev/shm of this machine or container is full (64 MB is a container's default), or a limit on open files is "
+        "reached",
+        "Look at `df -h /dev/shm` and `ulimit -n`; start the container with --ipc=host or a larger --shm-size.",
+    ),
     cause(
         "disk full",
         "No space left on device",
@@ -272,6 +279,14 @@ MESSAGES = [
         "Default process group has not been initialized",
         "a collective, a sampler or SyncBatchNorm was used before init_process_group, or in a script for one process",
         "Call dist.init_process_group() first, in every process; or guard the call by dist.is_initialized().",
+    ),
+    setup(
+        "another number of processes",
+        "in store based barrier",
+        "the processes that came to the store are not as many as the world size",
+        "Compare worker_count with world_size in the message. Fewer: a rank did not come. More: two jobs use one store, "
+        "such as a port or an old init file, or the start runs twice.",
+        "meet",
     ),
     setup(
         "--local-rank",
