@@ -284,7 +284,7 @@ MESSAGES = [
         "another number of processes",
         "in store based barrier",
         "the processes that came to the store are not as many as the world size",
-        "Compare worker_count with world_size in the message. Fewer: a rank did not come. More: two jobs use one store, "
+        "Compare worker_count with world_size in the message. Fewer: a rank did not come. More: two jobs use a store, "
         "such as a port or an old init file, or the start runs twice.",
         "meet",
     ),
