@@ -107,7 +107,7 @@ def _ddp_step(step: SimulatedStep) -> dict[str, float]:
 
 
 def explain(log: bytes, name: str) -> dict:
-    """What `ddp_doctor explain` prints for a log. name: of its file, "" if it was pasted."""
+    """The output of `ddp_doctor explain` for a log. name: of its file, "" if it was pasted."""
     text = page(*explain_logs([Log(bytes(log).decode(errors="replace"), name)]))
     return {"text": f"{text}\n", "pictures": []}
 

@@ -114,7 +114,7 @@ class Chaos:
         return run_dir
 
     def run(self, number: int, case: Case) -> str:
-        """What is wrong with how the case ended, or nothing."""
+        """The fault in how the case ended, or nothing."""
         whole, run_dir, mark = self.undisturbed(case.trainer), self.folder / f"run {number}", self.folder / f"{number}"
         if case.moment == "loading":  # from the first checkpoint
             copy_up_to(whole, 2, run_dir)

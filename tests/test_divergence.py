@@ -61,7 +61,7 @@ def test_a_run_that_diverges_ends_with_an_error_and_keeps_its_last_good_checkpoi
 
 
 def test_a_loss_that_is_not_finite_is_a_warning_with_step_and_rank(monkeypatch, capsys):
-    """Of two ranks rank 1 has the NaN; a finite loss in between resets the count."""
+    """Rank 1 of two has the NaN; a finite loss in between resets the count."""
     world = World(0, 0, 2, torch.device("cpu"))
 
     monkeypatch.setattr(divergence, "gather_objects", lambda own_is_finite: [own_is_finite, False])

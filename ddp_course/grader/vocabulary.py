@@ -311,7 +311,7 @@ def expect_one_verdict(case: Case, detector: str, look_at: str) -> None:
 
 
 def verdicts_of(case: Case, detector: str) -> list[bool]:
-    """What `detector` returned on each rank, also as a tensor. Raises Wrong unless each is True or False."""
+    """The answer of `detector` on each rank, also as a tensor. Raises Wrong unless each is True or False."""
     verdicts = [number(result) for result in case.results]
     for rank, verdict in enumerate(verdicts):
         expect(

@@ -1,4 +1,4 @@
-"""What is assumed of a cluster until it is measured."""
+"""Assumptions about a cluster, until it is measured."""
 
 from ddp_course.plan.uncertainty import Range
 

@@ -65,7 +65,7 @@ def _from_a_common_start(lists, complete):
 
 
 def key(collective: Collective, with_lines: bool = True):
-    """What two collectives have in common if they are the same one: name, sizes and types, and the source lines.
+    """The key that two collectives share if they are the same one: name, sizes and types, and the source lines.
 
     Without sizes and types where ranks may differ: only the root of a scatter or gather has tensors, and all-to-all may
     send any sizes.

@@ -72,7 +72,7 @@ def state_of(process: psutil.Process, now: Usage, earlier: Usage, seconds: float
 
 
 class Activity:
-    """What the ranks have used in the last `seconds`. busy: rank -> whether it was at work when it was last seen."""
+    """Usage of the ranks in the last `seconds`. busy: rank -> whether it was at work when it was last seen."""
 
     def __init__(self, seconds: float):
         self.seconds, self.busy = seconds, {}

@@ -95,7 +95,7 @@ def examine(case: Case, idle: float = 3.0) -> tuple[Job, Verdict, str]:
 
 
 def wrong(case: Case, verdict: Verdict) -> list[str]:
-    """What is wrong with the verdict, one sentence each; [] if it is right."""
+    """The faults of the verdict, one sentence each; [] if it is right."""
     if not case.sick:
         return [f"an alarm on a healthy script: {verdict.sentence}"] if verdict.alarm else []
     problems = []

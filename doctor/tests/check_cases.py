@@ -63,7 +63,7 @@ def _audited(case: Case, audits: Path, out: Path, nproc: int = 2) -> AuditedRun:
 
 
 def wrong(case: Case, all_findings: list[Finding]) -> list[str]:
-    """What is wrong with the findings, one sentence each; [] if they are right."""
+    """The faults of the findings, one sentence each; [] if they are right."""
     alarms = [
         each
         for each in all_findings

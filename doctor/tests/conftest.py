@@ -1,4 +1,4 @@
-"""What the doctor's tests need when they run without those of the course."""
+"""Fixtures of the doctor's tests when they run without those of the course."""
 
 import signal
 

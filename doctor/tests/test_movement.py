@@ -1,4 +1,4 @@
-"""What a process transfers and what it waits for, seen from outside: connections, pipes, children."""
+"""Transfers and waits of a process, seen from outside: connections, pipes, children."""
 
 import os
 import socket

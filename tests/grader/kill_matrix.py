@@ -54,7 +54,7 @@ def table(question: str, results: dict[str, Verdict]) -> str:
 
 
 def misjudgement(answer: Answer, verdict: Verdict) -> str:
-    """What is wrong with a verdict; "" if a right answer passed, or a wrong one was refused as its entry says."""
+    """The fault of a verdict; "" if a right answer passed, or a wrong one was refused as its entry says."""
     if not isinstance(answer, WrongAnswer):
         return "" if verdict.passed else f"a right answer does not pass: {verdict!r}"
     if verdict.passed:

@@ -11,7 +11,7 @@ MAX_BYTES = 2**31
 
 
 class Snapshot:
-    """What the run has written so far, and the copies of it.
+    """The files that the run has written so far, and their copies.
 
     written      path -> whether a file was there before the run wrote it
     by_script    the paths of `written` that the script itself wrote

@@ -25,9 +25,9 @@ def _near(a, b) -> bool:
 
 
 def _used_gradient(row, i: int):
-    """What each optimizer used as parameter i's gradient: its rank's own ("local"), or the ranks' mean times a factor.
+    """The gradient that the optimizers used for parameter i: "local", each rank's own, or the factor of the ranks' mean.
 
-    Returns "local", the factor, or None where neither can be told.
+    Returns None where neither can be told.
     """
     world, local, used = len(row), _by_rank(row, "local", i), _by_rank(row, "used", i)
     if local is None or used is None or not all(map(_norm, local)):

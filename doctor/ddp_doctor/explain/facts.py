@@ -1,4 +1,4 @@
-"""What is read from logs: errors, messages, exit codes and timeouts of the ranks; and the explanation of a failure."""
+"""Facts read from logs: errors, messages, exit codes and timeouts of the ranks; and the explanation of a failure."""
 
 import re
 from dataclasses import dataclass, field
@@ -77,7 +77,7 @@ class Facts:
 
 @dataclass
 class Explanation:
-    """What failed first, and what the log tells of it.
+    """The first failure, with the facts that the log tells of it.
 
     message      the first failure; None if there is none
     ranks        that are to blame for it: () if none is, or if the log cannot tell

@@ -35,7 +35,7 @@ class Failure:
 
 @dataclass
 class Report:
-    """What one torchrun's log reports on its ranks."""
+    """The report on its ranks in one torchrun's log."""
 
     codes: dict[int, int]  # exit codes, 0 of ranks that are not in the log
     failed: set[int] = field(default_factory=set)

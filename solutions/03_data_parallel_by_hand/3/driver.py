@@ -29,7 +29,7 @@ SAMPLES = 4  # in a micro-batch of one rank
 
 
 class SkippedBatch(Exception):
-    """What a training raises and catches in order to go on with the next step."""
+    """An exception that a training raises and catches in order to go on with the next step."""
 
 
 class BuiltTorchDDP(Exception):

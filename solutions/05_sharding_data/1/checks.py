@@ -36,7 +36,7 @@ def changed(*edits):
 
 
 def data_of_the_broken_script(world):
-    """What the broken script's make_data returns on `world` ranks that are seeded differently, by rank."""
+    """The broken script's data on `world` ranks that are seeded differently, by rank."""
     data_by_rank = []
     with torch.random.fork_rng(devices=[]):
         for rank in range(world):

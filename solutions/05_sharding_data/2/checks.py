@@ -64,7 +64,7 @@ def with_same_mask(draws, first, second):
 
 
 def draws_of_the_broken_script(seed, world):
-    """What the broken script draws in epoch 0, by rank."""
+    """The draws of the broken script in epoch 0, by rank."""
     with torch.random.fork_rng(devices=[]):
         return [given_script.draw(seed, 0, rank, world) for rank in range(world)]
 

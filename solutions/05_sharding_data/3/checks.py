@@ -14,7 +14,7 @@ def rank(*batches, built=None, raised=None):
 
 
 def results_of_the_broken_script(samples, world):
-    """What the broken script's `run` returns in epoch 0 with batches of 4, by rank."""
+    """The results of the broken script's `run` in epoch 0 with batches of 4, by rank."""
     return [run(samples, 4, 0, rank, world) for rank in range(world)]
 
 

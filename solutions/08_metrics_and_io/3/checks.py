@@ -145,7 +145,7 @@ def rank_mean(case, rank, name):
 
 
 def mistaken_means(case, rank, name):
-    """What likely mistakes give on this rank, by the words for the mistake."""
+    """The means that likely mistakes give on this rank, by the words for the mistake."""
     total, count = total_over_ranks(case, name), case.args[rank][1]
     return {
         "its own mean": rank_mean(case, rank, name),

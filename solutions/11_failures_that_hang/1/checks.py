@@ -14,7 +14,7 @@ PAIR_CLOSED = "RuntimeError: Application timeout caused pair closure"
 
 
 def record(*started, error=None, exit_code=1):
-    """What a rank left. started: (name, sizes, line) of each collective; error: (seconds, line, text)."""
+    """The record that a rank left. started: (name, sizes, line) of each collective; error: (seconds, line, text)."""
     return {
         "started": [list(collective) for collective in started],
         "error": error and list(error),

@@ -29,7 +29,7 @@ def run(changes=(), world=4):
 
 
 def sound_record(step, rank, world):
-    """What `rank` notes in `step` of a sound run."""
+    """The notes of `rank` in `step` of a sound run."""
     return {
         "samples": samples(step, rank, world),
         "random": fingerprint(step, rank),

@@ -82,7 +82,7 @@ def options_of(script: str) -> dict[str, str]:
 
 
 def signal_of(options: dict[str, str]) -> tuple[bool, signal.Signals | None, int]:
-    """What --signal asks for: (to the batch shell, not to the tasks; the signal or None; seconds before the limit)."""
+    """The value of --signal: (to the batch shell, not to the tasks; the signal or None; seconds before the limit)."""
     match = re.fullmatch(r"(?:([RB]+):)?(?:SIG)?(\w+)(?:@(\d+))?", options.get("--signal", ""))
     if not match:
         return False, None, 0

@@ -140,7 +140,7 @@ def losses_and_solved(total):
 
 
 def try_out(evaluate, total, batch):
-    """What evaluate returned, and the [start, end] of each of its calls of score."""
+    """The result of evaluate, and the [start, end] of each of its calls of score."""
     losses, solved = losses_and_solved(total)
     requests = []
 

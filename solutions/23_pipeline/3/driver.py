@@ -2,5 +2,5 @@
 
 
 def drive(order, ranks, per_rank, micro_batches):
-    """What the learner's order returns for each rank."""
+    """The learner's order for each rank."""
     return [order(rank, ranks, per_rank, micro_batches) for rank in range(ranks)]
