@@ -25,7 +25,7 @@ def _near(a, b) -> bool:
 
 
 def _used_gradient(row, i: int):
-    """The gradient that the optimizers used for parameter i: "local", each rank's own, or the factor of the ranks' mean.
+    """The gradient that the optimizers used for parameter i: "local", a rank's own, or the factor of the ranks' mean.
 
     Returns None where neither can be told.
     """
