@@ -39,7 +39,8 @@ MESSAGES = [
         "Cuda failure 'out of memory' | Cuda failure 2 'out of memory'",
         "the GPU of this rank had no room for an allocation",
         "Lower the batch size of a rank. If GPU 0 alone is full, call torch.cuda.set_device(LOCAL_RANK) before "
-        'anything allocates, and load files with map_location="cpu".',
+        'anything allocates, and load files with map_location="cpu". If much is "reserved by PyTorch but unallocated": '
+        "PYTORCH_ALLOC_CONF=expandable_segments:True.",
     ),
     cause(
         "loader worker killed",
@@ -60,7 +61,8 @@ MESSAGES = [
         "time limit of the scheduler",
         "DUE TO TIME LIMIT | DUE to TIME LIMIT | DUE TO PREEMPTION | DUE TO NODE FAILURE",
         "the scheduler ended the job: its time was over, it was preempted, or a machine failed",
-        "Save a checkpoint before the limit (`#SBATCH --signal=B:USR2@600`), and let the next job resume from it.",
+        "Save a checkpoint before the limit (`#SBATCH --signal=B:TERM@120`, which the batch script passes on to the tasks by "
+        "`scancel --signal=TERM`), and let the next job resume from it.",
     ),
     # --- collectives that do not fit, and ranks that did not join one
     cause(
