@@ -61,8 +61,8 @@ MESSAGES = [
         "time limit of the scheduler",
         "DUE TO TIME LIMIT | DUE to TIME LIMIT | DUE TO PREEMPTION | DUE TO NODE FAILURE",
         "the scheduler ended the job: its time was over, it was preempted, or a machine failed",
-        "Save a checkpoint before the limit (`#SBATCH --signal=B:TERM@120`, which the batch script passes on to the tasks by "
-        "`scancel --signal=TERM`), and let the next job resume from it.",
+        "Save a checkpoint before the limit (`#SBATCH --signal=B:TERM@120`, which the batch script passes on to "
+        "the tasks by `scancel --signal=TERM`), and let the next job resume from it.",
     ),
     # --- collectives that do not fit, and ranks that did not join one
     cause(
